@@ -1,0 +1,2 @@
+def handler(payload, context):
+    return {"n": payload["n"] + 1}
