@@ -1,0 +1,59 @@
+"""The whole route table and the application around it."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from queue_service.api import admin, handlers, jobs, results
+from queue_service.api.answers import json_response
+from queue_service.api.problems import problems
+from queue_service.api.services import SERVICES, Services, services
+
+ROUTES = [
+    # The paths of the original design, served as they are written there.
+    web.post("/{tenant}/job/{type}/add", jobs.add),
+    web.post("/{tenant}/handler/add/{type}/add", handlers.put),
+    web.post("/{tenant}/handler/add/{type}", handlers.put),
+    web.post("/{tenant}/handler/del/{type}/delete", handlers.delete),
+    web.delete("/{tenant}/handler/del/{type}/delete", handlers.delete),
+    web.get("/{tenant}/handler/get/{type}", handlers.get),
+    # Operators.
+    web.get("/v1/admin/tenants", admin.list_tenants),
+    web.put("/v1/admin/tenants/{tenant}", admin.put_tenant),
+    web.get("/v1/admin/tenants/{tenant}", admin.get_tenant),
+    web.delete("/v1/admin/tenants/{tenant}", admin.delete_tenant),
+    web.post("/v1/admin/tenants/{tenant}/keys", admin.post_key),
+    web.delete("/v1/admin/tenants/{tenant}/keys/{id}", admin.delete_key),
+    # Tenants.
+    web.post("/v1/{tenant}/jobs/{type}", jobs.add),
+    web.get("/v1/{tenant}/jobs", jobs.list_),
+    web.get("/v1/{tenant}/jobs/{id}", jobs.get),
+    web.put("/v1/{tenant}/handlers/{type}", handlers.put),
+    web.get("/v1/{tenant}/handlers", handlers.list_),
+    web.get("/v1/{tenant}/handlers/{type}", handlers.get),
+    web.get("/v1/{tenant}/handlers/{type}/versions", handlers.versions),
+    web.delete("/v1/{tenant}/handlers/{type}", handlers.delete),
+    web.get("/v1/{tenant}/results", results.list_),
+    web.get("/v1/{tenant}/results/{id}", results.get),
+    web.get("/v1/{tenant}/scoreboard", results.scoreboard),
+]
+
+
+async def livez(request: web.Request) -> web.Response:
+    """The event loop answers."""
+    return json_response({"status": "ok"})
+
+
+async def readyz(request: web.Request) -> web.Response:
+    """Whether work is taken. Without MongoDB it still is, into the journal: that is `degraded`."""
+    health = services(request).health()
+    return json_response(health, status=503 if health["status"] == "unavailable" else 200)
+
+
+def make_app(use: Services, body_max_bytes: int) -> web.Application:
+    # One byte more than allowed reaches intake, which answers with the limit's name.
+    app = web.Application(middlewares=[problems], client_max_size=body_max_bytes + 1)
+    app[SERVICES] = use
+    app.add_routes(ROUTES)
+    app.add_routes([web.get("/livez", livez), web.get("/readyz", readyz)])
+    return app

@@ -1,0 +1,92 @@
+"""Keys: who a request speaks for.
+
+A key is `hearth_<8 characters of id>_<43 characters of secret>`. The store has only the secret's
+SHA-256: a random 256-bit secret needs no slow hash. Makes and checks keys; where they are kept is
+the store's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+
+from queue_service import clock
+from queue_service.errors import Unauthorized
+from queue_service.store.base import Key, TenantStore
+
+_FORM = re.compile(r"hearth_([a-z0-9]{8})_([A-Za-z0-9_-]{43})")
+_ID_CHARS = "abcdefghijklmnopqrstuvwxyz0123456789"
+_REMEMBERED_S = 5.0
+_REMEMBERED_MAX = 10_000
+_NO_DIGEST = bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whom a valid key belongs to: a tenant, or the operator (`tenant` None)."""
+
+    tenant: str | None
+    key_id: str
+
+
+def new_key() -> str:
+    """A key that nobody has seen before."""
+    key_id = "".join(secrets.choice(_ID_CHARS) for _ in range(8))
+    return f"hearth_{key_id}_{secrets.token_urlsafe(32)}"
+
+
+def stored_form(key: str, tenant: str, now: datetime) -> Key:
+    """What the store may keep of a key."""
+    form = _FORM.fullmatch(key)
+    if form is None:
+        raise ValueError("not a key")
+    return Key(id=form[1], digest=_digest(form[2]), tenant=tenant, created=now)
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+class Keys:
+    """Checks keys. A good one is remembered for a moment, so revoking takes up to 5 seconds."""
+
+    def __init__(self, tenants: TenantStore, admin_key: str) -> None:
+        self._tenants = tenants
+        self._admin = hashlib.sha256(admin_key.encode()).digest()
+        self._known: dict[str, tuple[float, Caller]] = {}
+
+    async def caller(self, authorization: str) -> Caller:
+        """Whom an Authorization header speaks for; Unauthorized, always alike, for any other."""
+        known = self._known.get(authorization)
+        if known and clock.monotonic() < known[0]:
+            return known[1]
+        caller = await self._check(authorization)
+        if len(self._known) >= _REMEMBERED_MAX:
+            self._known.clear()
+        self._known[authorization] = (clock.monotonic() + _REMEMBERED_S, caller)
+        return caller
+
+    async def _check(self, authorization: str) -> Caller:
+        scheme, _, key = authorization.partition(" ")
+        key = key.strip()
+        if scheme.lower() != "bearer":
+            raise Unauthorized("send a key: Authorization: Bearer hearth_…")
+        if hmac.compare_digest(hashlib.sha256(key.encode()).digest(), self._admin):
+            return Caller(None, "admin")
+        form = _FORM.fullmatch(key)
+        found = await self._tenants.find_key(form[1]) if form else None
+        # Compared in any case, so that an unknown id takes as long as a wrong secret.
+        right = hmac.compare_digest(
+            _digest(form[2] if form else ""), found.digest if found else _NO_DIGEST
+        )
+        if found is None or not right:
+            raise Unauthorized("this key opens nothing")
+        return Caller(found.tenant, found.id)
+
+    def forget(self) -> None:
+        """Make revocations hold at once on this daemon."""
+        self._known.clear()

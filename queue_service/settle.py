@@ -1,0 +1,108 @@
+"""Settle: writes what became of batches, many in one transaction, each under its fence.
+
+While one transaction is under way, what ends meanwhile gathers for the next: no timer, and under
+load ever larger groups. A batch stays held (and its lease renewed) until its end is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import structlog
+
+from queue_service.batch import Batch, NewBatch, Settlement
+from queue_service.errors import StoreUnavailable
+from queue_service.store.base import BatchStore
+from queue_service.waiters import Waiters
+
+log = structlog.get_logger(__name__)
+
+_GROUP_MAX = 128
+_GROUP_MAX_BYTES = 16 << 20
+_BACKOFF_MAX_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    batch: Batch
+    settlement: Settlement
+    written: asyncio.Future[bool]
+
+    @property
+    def size(self) -> int:
+        done = self.settlement.finished
+        return len(done.out) if done else 0
+
+
+class Settler:
+    """Takes settlements one by one and writes them in groups."""
+
+    def __init__(
+        self,
+        store: BatchStore,
+        waiters: Waiters,
+        added: Callable[[Collection[NewBatch]], None],
+    ) -> None:
+        self._store = store
+        self._waiters = waiters
+        self._added = added
+        self._queue: deque[_Entry] = deque()
+        self._wake = asyncio.Event()
+        self.stale = 0
+
+    async def settle(self, batch: Batch, settlement: Settlement) -> bool:
+        """Write one settlement; answers when it is written. False: the batch was taken over."""
+        written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Entry(batch, settlement, written))
+        self._wake.set()
+        return await written
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                group = self._next_group()
+                accepted = await self._write([entry.settlement for entry in group])
+                for entry, took_effect in zip(group, accepted, strict=True):
+                    self._conclude(entry, took_effect)
+
+    def _next_group(self) -> list[_Entry]:
+        group = [self._queue.popleft()]
+        size = group[0].size
+        while self._queue and len(group) < _GROUP_MAX:
+            size += self._queue[0].size
+            if size > _GROUP_MAX_BYTES:
+                break
+            group.append(self._queue.popleft())
+        return group
+
+    async def _write(self, settlements: list[Settlement]) -> list[bool]:
+        """Write, however long the store is away: the results exist nowhere else."""
+        failures = 0
+        while True:
+            try:
+                return await self._store.settle(settlements)
+            except StoreUnavailable as error:
+                failures += 1
+                log.warning("settle.store_away", waiting=len(settlements), reason=str(error))
+                ceiling = min(_BACKOFF_MAX_S, 0.05 * 2 ** min(failures, 10))
+                await asyncio.sleep(random.uniform(ceiling / 2, ceiling))  # noqa: S311
+
+    def _conclude(self, entry: _Entry, took_effect: bool) -> None:
+        if not entry.written.done():
+            entry.written.set_result(took_effect)
+        settlement = entry.settlement
+        if not took_effect:
+            self.stale += 1
+            log.warning("settle.stale", batch=settlement.fence.id, gen=settlement.fence.gen)
+            return
+        if settlement.finished:
+            self._waiters.finished(settlement.finished)
+        if settlement.successors:
+            self._added(settlement.successors)

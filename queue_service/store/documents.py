@@ -1,0 +1,289 @@
+"""Batch documents: their fields, the named filters and updates over them, and the indexes.
+
+Pure functions from values to documents and back. Runs no query and knows no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson.binary import Binary
+from pymongo import DESCENDING, IndexModel
+
+from handlers.names import JobType
+from queue_service.batch import (
+    DONE,
+    FIRST_SYSID,
+    FREE,
+    BadLine,
+    Batch,
+    Fence,
+    Finished,
+    NewBatch,
+    Options,
+    State,
+    archived_dt,
+    code_of,
+)
+from runners.base import Span
+
+Document = dict[str, Any]
+
+_DUE: Document = {"$expr": {"$lte": ["$dt", "$$NOW"]}}
+_FREE: Document = {"lock": FREE}
+_HELD: Document = {"lock": {"$gte": FIRST_SYSID}}
+_DONE: Document = {"lock": DONE}
+CODES = ("ok", "failed", "retry", "error")
+
+# Claims and the waiting list must not see the archive, so their indexes are partial: a batch leaves
+# them with the claim. The waiting list and the scoreboard are answered from the index alone.
+INDEXES = [
+    IndexModel(
+        [("tenant", 1), ("type", 1), ("prio", DESCENDING), ("dt", 1), ("n", 1), ("lock", 1)],
+        name="claim",
+        partialFilterExpression=_FREE,
+    ),
+    IndexModel(
+        [("lock", 1), ("dt", 1), ("tenant", 1), ("type", 1), ("n", 1)],
+        name="waiting",
+        partialFilterExpression=_FREE,
+    ),
+    IndexModel([("dt", 1), ("lock", 1)], name="held", partialFilterExpression=_HELD),
+    IndexModel([("tenant", 1), ("spans.p", 1)], name="job"),
+    IndexModel(
+        [("tenant", 1), ("done_dt", 1), ("_id", 1), ("type", 1)],
+        name="results",
+        partialFilterExpression=_DONE,
+    ),
+    IndexModel([("done_dt", 1)], name="purge", partialFilterExpression=_DONE),
+]
+
+
+def ready() -> Document:
+    return _FREE | _DUE
+
+
+def ready_of(jobtype: JobType) -> Document:
+    return {"tenant": jobtype.tenant, "type": jobtype.type} | ready()
+
+
+def window_ended() -> Document:
+    return {"$expr": {"$and": [{"$lte": ["$dt", "$$NOW"]}, {"$lte": ["$expire_dt", "$$NOW"]}]}}
+
+
+def held_by(lock: str, ids: Sequence[str]) -> Document:
+    return {"_id": {"$in": list(ids)}, "lock": lock}
+
+
+def under(fence: Fence) -> Document:
+    """The fence as a filter: matches nothing once anybody else has claimed the batch."""
+    return {"_id": fence.id, "lock": fence.lock, "gen": fence.gen}
+
+
+def abandoned() -> Document:
+    return _HELD | _DUE
+
+
+def done_before(moment: datetime) -> Document:
+    return _DONE | {"done_dt": {"$lt": moment}}
+
+
+def done_of(tenant: str) -> Document:
+    return {"tenant": tenant} | _DONE
+
+
+def in_state(state: State | None, now: datetime) -> Document:
+    """Batches in one state; a batch whose lease has just ended still counts as running."""
+    if state is None:
+        return {}
+    return {
+        State.DEFERRED: _FREE | {"dt": {"$gt": now}},
+        State.READY: _FREE | {"dt": {"$lte": now}},
+        State.RUNNING: _HELD,
+        State.DONE: _DONE,
+    }[state]
+
+
+def live_jobs(tenant: str) -> list[list[Document]]:
+    """Pipelines that count a tenant's jobs that wait, are deferred or are held, by type."""
+    waits = {"$cond": [{"$lte": ["$dt", "$$NOW"]}, "waiting", "deferred"]}
+    return [
+        [
+            {"$match": {"tenant": tenant} | where},
+            {"$group": {"_id": {"type": "$type", "state": state}, "jobs": {"$sum": "$n"}}},
+        ]
+        for where, state in ((_FREE, waits), (_HELD, {"$literal": "running"}))
+    ]
+
+
+def _server_time_plus(seconds: float) -> Document:
+    return {"$add": ["$$NOW", round(seconds * 1000)]}
+
+
+def to_claimed(lock: str, lease_s: float) -> list[Document]:
+    return [
+        {
+            "$set": {
+                "lock": lock,
+                "ready_dt": "$dt",
+                "claim_dt": "$$NOW",
+                "dt": _server_time_plus(lease_s),
+                "gen": {"$add": ["$gen", 1]},
+            }
+        }
+    ]
+
+
+def to_renewed(lease_s: float) -> list[Document]:
+    return [{"$set": {"dt": _server_time_plus(lease_s)}}]
+
+
+def to_free(after_s: float, *, careful: bool) -> list[Document]:
+    """Back to waiting without an attempt lost: the seed's `unget`."""
+    change: Document = {"lock": FREE, "dt": _server_time_plus(after_s)}
+    if careful:
+        change["careful"] = True
+    return [{"$set": change}]
+
+
+def to_recovered() -> list[Document]:
+    """What a sweep does: free, with the recovery counted, and watched job by job next time."""
+    recoveries: Document = {"$add": ["$recoveries", 1]}
+    return [{"$set": {"lock": FREE, "dt": "$$NOW", "recoveries": recoveries, "careful": True}}]
+
+
+def to_finished(done: Finished, by: str, *, narrowed: bool, out_at: str | None) -> Document:
+    """The end of a batch: DONE, with its results. Nothing moves it on but the purge.
+
+    `narrowed`: only its first lines have ended, the others went to successors. `out_at` names the
+    file that holds an oversized result block. `by` lets a daemon whose answer was lost find out
+    that the result in the store is its own.
+    """
+    change: Document = {
+        "lock": DONE,
+        "dt": archived_dt(done.done_dt),
+        "done_dt": done.done_dt,
+        "ok": done.ok,
+        "bad": [[line.index, line.exitcode, line.again] for line in done.bad],
+        "codes": sorted(final_codes(done)),
+        "out": Binary(b"" if out_at is not None else done.out),
+        "run_s": done.run_s,
+        "cpu_s": done.cpu_s,
+        "wait_s": done.wait_s,
+        "version": done.handler_version,
+        "by": by,
+    }
+    if out_at is not None:
+        change["out_at"] = out_at
+    if done.log:
+        change["log"] = Binary(done.log)
+    if narrowed:
+        change |= {"n": done.count, "spans": _from_spans(done.spans), "data": Binary(done.data)}
+    return {"$set": change}
+
+
+def finished_by(fence: Fence) -> Document:
+    return _DONE | {"_id": fence.id, "by": fence.lock, "gen": fence.gen}
+
+
+def final_codes(done: Finished) -> set[str]:
+    """The codes of those jobs of a batch that will not be run again."""
+    codes = {code_of(line.exitcode) for line in done.bad if not line.again}
+    return codes | {"ok"} if done.ok else codes
+
+
+def from_new(batch: NewBatch, *, data_at: str | None) -> Document:
+    document: Document = {
+        "_id": batch.id,
+        "tenant": batch.jobtype.tenant,
+        "type": batch.jobtype.type,
+        "dt": batch.dt,
+        "lock": FREE,
+        "gen": 0,
+        "prio": batch.options.priority,
+        "attempt": batch.attempt,
+        "n": batch.count,
+        "spans": _from_spans(batch.spans),
+        "data": Binary(b"" if data_at is not None else batch.data),
+        "opts": {
+            "timeout_s": batch.options.timeout_s,
+            "retries": batch.options.retries,
+            "retry_delay_s": batch.options.retry_delay_s,
+            "window_s": batch.options.window_s,
+        },
+        "create_dt": batch.create_dt,
+        "expire_dt": batch.create_dt + timedelta(seconds=batch.options.window_s),
+        "recoveries": 0,
+        "careful": batch.careful,
+    }
+    if data_at is not None:
+        document["data_at"] = data_at
+    return document
+
+
+def to_batch(document: Mapping[str, Any]) -> Batch:
+    return Batch(
+        fence=Fence(id=document["_id"], lock=document["lock"], gen=document["gen"]),
+        jobtype=jobtype_of(document),
+        spans=to_spans(document["spans"]),
+        count=document["n"],
+        data=document["data"],
+        attempt=document["attempt"],
+        options=_to_options(document),
+        create_dt=document["create_dt"],
+        claim_dt=document["claim_dt"],
+        ready_dt=document["ready_dt"],
+        careful=document["careful"],
+        recoveries=document["recoveries"],
+    )
+
+
+def to_done(document: Mapping[str, Any]) -> Finished:
+    return Finished(
+        id=document["_id"],
+        jobtype=jobtype_of(document),
+        spans=to_spans(document["spans"]),
+        count=document["n"],
+        data=document.get("data", b""),
+        attempt=document["attempt"],
+        ok=document["ok"],
+        bad=tuple(BadLine(*line) for line in document["bad"]),
+        out=document.get("out", b""),
+        log=document.get("log", b""),
+        done_dt=document["done_dt"],
+        create_dt=document["create_dt"],
+        run_s=document["run_s"],
+        cpu_s=document["cpu_s"],
+        wait_s=document["wait_s"],
+        handler_version=document["version"],
+    )
+
+
+def jobtype_of(document: Mapping[str, Any]) -> JobType:
+    return JobType(document["tenant"], document["type"])
+
+
+def holds_job(tenant: str, post: str, line: int) -> Document:
+    span = {"p": post, "f": {"$lte": line}, "e": {"$gt": line}}
+    return {"tenant": tenant, "spans": {"$elemMatch": span}}
+
+
+def _from_spans(spans: Sequence[Span]) -> list[Document]:
+    return [{"p": span.post, "f": span.first, "e": span.first + span.count} for span in spans]
+
+
+def to_spans(spans: Sequence[Mapping[str, Any]]) -> tuple[Span, ...]:
+    return tuple(Span(post=s["p"], first=s["f"], count=s["e"] - s["f"]) for s in spans)
+
+
+def _to_options(document: Mapping[str, Any]) -> Options:
+    opts = document["opts"]
+    return Options(
+        priority=document["prio"],
+        timeout_s=opts["timeout_s"],
+        retries=opts["retries"],
+        retry_delay_s=opts["retry_delay_s"],
+        window_s=opts["window_s"],
+    )

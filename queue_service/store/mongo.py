@@ -1,0 +1,115 @@
+"""The connection to MongoDB: client, write concern, transactions, the one mapping of its errors.
+
+Knows no collection's meaning; the verbs are in the modules beside this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Self, TypeVar
+
+from bson.codec_options import CodecOptions
+from pymongo import AsyncMongoClient, IndexModel
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import (
+    ConnectionFailure,
+    ExecutionTimeout,
+    PyMongoError,
+    WTimeoutError,
+)
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from queue_service.errors import StoreUnavailable
+from queue_service.store.documents import INDEXES, Document
+
+_T = TypeVar("_T")
+_PASSING = ("TransientTransactionError", "UnknownTransactionCommitResult", "RetryableWriteError")
+
+
+class UnusableStore(Exception):
+    """A MongoDB that answers but cannot keep Hearth's promises; the message says why."""
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Turn "MongoDB does not answer" into StoreUnavailable; let real mistakes through."""
+    try:
+        yield
+    except PyMongoError as error:
+        away = isinstance(error, (ConnectionFailure, ExecutionTimeout, WTimeoutError))
+        if away or error.timeout or any(map(error.has_error_label, _PASSING)):
+            raise StoreUnavailable(f"MongoDB does not answer: {_reason(error)}") from error
+        raise
+
+
+def _reason(error: PyMongoError) -> str:
+    return str(error).split(", Timeout:")[0][:200]
+
+
+class Mongo:
+    """One client. Writes are majority-acknowledged and retryable, reads see the majority."""
+
+    def __init__(self, uri: str, database: str, timeout_s: float) -> None:
+        self.client: AsyncMongoClient[Document] = AsyncMongoClient(
+            uri,
+            tz_aware=True,
+            timeoutMS=round(timeout_s * 1000),
+            serverSelectionTimeoutMS=round(timeout_s * 1000),
+            retryWrites=True,
+            appname="hearth",
+        )
+        self.database = self.client.get_database(
+            database,
+            codec_options=CodecOptions(tz_aware=True),
+            write_concern=WriteConcern("majority"),
+            read_concern=ReadConcern("majority"),
+        )
+
+    def collection(self, name: str) -> AsyncCollection[Document]:
+        return self.database[name]
+
+    async def prepare(self) -> datetime:
+        """Check that the server can keep the promises, make the indexes; answer its clock."""
+        with answering():
+            hello = await self.client.admin.command("hello")
+            if "setName" not in hello and hello.get("msg") != "isdbgrid":
+                raise UnusableStore(
+                    "this MongoDB is a standalone server; Hearth needs a replica set (one member "
+                    "is enough) for majority writes and transactions"
+                )
+            await self.collection("batches").create_indexes(INDEXES)
+            await self.collection("handlers").create_indexes(
+                [IndexModel([("tenant", 1), ("name", 1), ("version", -1)], unique=True)]
+            )
+            await self.collection("counts").create_indexes([IndexModel([("tenant", 1)])])
+            await self.collection("keys").create_indexes([IndexModel([("tenant", 1)])])
+            # A mark outlives its journal segment by far, so that an old journal that turns up again
+            # is still known to be stored.
+            await self.collection("marks").create_indexes(
+                [IndexModel([("at", 1)], expireAfterSeconds=90 * 86400)]
+            )
+        moment = hello["localTime"]
+        assert isinstance(moment, datetime)  # noqa: S101
+        return moment
+
+    async def transaction(self, work: Callable[[AsyncClientSession], Awaitable[_T]]) -> _T:
+        """Run `work` all or nothing; it may be called again and must write through the session."""
+        with answering():
+            async with self.client.start_session() as session:
+                return await session.with_transaction(
+                    work, ReadConcern("snapshot"), WriteConcern("majority")
+                )
+
+    async def ping(self) -> None:
+        with answering():
+            await self.client.admin.command("ping")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.client.close()
