@@ -93,7 +93,8 @@ class Daemon:
             )
             uri = (await stack.enter_async_context(EmbeddedMongod(embedded))).uri
         mongo = await stack.enter_async_context(Mongo(uri, s.database, s.store_timeout_s))
-        _check_clock((await mongo.prepare() - clock.now()).total_seconds())
+        await mongo.prepare()
+        _check_clock((await mongo.now() - clock.now()).total_seconds())
         self._sysid = await self._reserve(MongoDaemons(mongo), stack)
         journals = Journals(s.data / "journal", _journal_settings(s))
         self._journals = await stack.enter_async_context(journals)

@@ -213,8 +213,7 @@ class MongoBatches:
 
     async def purge(self, keep_s: float, limit: int) -> int:
         with answering():
-            hello = await self._mongo.client.admin.command("hello")
-            old = documents.done_before(hello["localTime"] - timedelta(seconds=keep_s))
+            old = documents.done_before(await self._mongo.now() - timedelta(seconds=keep_s))
             cursor = self._batches.find(old, {"out_at": 1, "data_at": 1}).limit(limit)
             rows = await cursor.to_list()
             if not rows:

@@ -27,6 +27,7 @@ from queue_service.errors import StoreUnavailable
 from queue_service.store.documents import INDEXES, Document
 
 _T = TypeVar("_T")
+_AWARE: CodecOptions[Document] = CodecOptions(tz_aware=True)
 _PASSING = ("TransientTransactionError", "UnknownTransactionCommitResult", "RetryableWriteError")
 
 
@@ -64,7 +65,7 @@ class Mongo:
         )
         self.database = self.client.get_database(
             database,
-            codec_options=CodecOptions(tz_aware=True),
+            codec_options=_AWARE,
             write_concern=WriteConcern("majority"),
             read_concern=ReadConcern("majority"),
         )
@@ -72,8 +73,8 @@ class Mongo:
     def collection(self, name: str) -> AsyncCollection[Document]:
         return self.database[name]
 
-    async def prepare(self) -> datetime:
-        """Check that the server can keep the promises, make the indexes; answer its clock."""
+    async def prepare(self) -> None:
+        """Check that the server can keep the promises, and make the indexes."""
         with answering():
             hello = await self.client.admin.command("hello")
             if "setName" not in hello and hello.get("msg") != "isdbgrid":
@@ -92,8 +93,13 @@ class Mongo:
             await self.collection("marks").create_indexes(
                 [IndexModel([("at", 1)], expireAfterSeconds=90 * 86400)]
             )
-        moment = hello["localTime"]
-        assert isinstance(moment, datetime)  # noqa: S101
+
+    async def now(self) -> datetime:
+        """The server's clock, by which all leases are judged."""
+        with answering():
+            # A command's answer does not follow the client's own codec options.
+            hello = await self.client.admin.command("hello", codec_options=_AWARE)
+        moment: datetime = hello["localTime"]
         return moment
 
     async def transaction(self, work: Callable[[AsyncClientSession], Awaitable[_T]]) -> _T:
@@ -103,10 +109,6 @@ class Mongo:
                 return await session.with_transaction(
                     work, ReadConcern("snapshot"), WriteConcern("majority")
                 )
-
-    async def ping(self) -> None:
-        with answering():
-            await self.client.admin.command("ping")
 
     async def __aenter__(self) -> Self:
         return self

@@ -36,15 +36,10 @@ class MongoResults:
         with answering():
             cursor = self._batches.find(documents.holds_job(tenant, post, line))
             rows = await cursor.sort("attempt", -1).to_list()
-            now = await self._now()
+            now = await self._mongo.now()
             return [
                 (await self._seen(row, now), await self._payload(row, post, line)) for row in rows
             ]
-
-    async def _now(self) -> datetime:
-        hello = await self._mongo.client.admin.command("hello")
-        moment: datetime = hello["localTime"]
-        return moment
 
     async def _payload(self, row: Document, post: str, line: int) -> bytes:
         data: bytes = await self._blobs.read(row["data_at"]) if "data_at" in row else row["data"]
@@ -120,7 +115,7 @@ class MongoResults:
         if until is not None:
             wanted["_id"] = {"$lte": until}
         with answering():
-            now = await self._now()
+            now = await self._mongo.now()
             wanted |= documents.in_state(state, now)
             cursor = self._batches.find(wanted, _NO_BLOCKS).sort("_id", -1).limit(limit)
             return [await self._seen(row, now) async for row in cursor]
@@ -137,7 +132,7 @@ class MongoResults:
                 async for row in self._counts.find({"tenant": tenant}, session=session):
                     for code in CODES:
                         board.add(row["type"], code, row.get(code, 0))
-            since = await self._now() - _RECENT
+            since = await self._mongo.now() - _RECENT
             recent = documents.done_of(tenant) | {"done_dt": {"$gt": since}}
             fields = {"type": 1, "n": 1, "run_s": 1, "wait_s": 1}
             found = self._batches.find(recent, fields).sort("done_dt", -1).limit(_RECENT_MAX)
