@@ -31,6 +31,8 @@ WORD_PREFIX = "__"
 # of one indexed field.
 FIRST_SYSID = "a"
 DONE_YEARS = 1000
+# The claim number of a batch that was claimed once; a batch that waits for its first claim has 0.
+FIRST_GEN = 1
 # Nothing that waits or runs has a dt behind this; everything done or parked has.
 LIVE_BEFORE = datetime(2900, 1, 1, tzinfo=UTC)
 
@@ -132,6 +134,24 @@ class Batch:
         return self.create_dt + timedelta(seconds=self.options.window_s)
 
 
+def taken(new: NewBatch, lock: str, now: datetime) -> Batch:
+    """A batch that the daemon which accepted it runs before it is stored: claimed at birth."""
+    return Batch(
+        fence=Fence(id=new.id, lock=lock, gen=FIRST_GEN),
+        jobtype=new.jobtype,
+        spans=new.spans,
+        count=new.count,
+        data=new.data,
+        attempt=new.attempt,
+        options=new.options,
+        create_dt=new.create_dt,
+        claim_dt=now,
+        ready_dt=new.dt,
+        careful=new.careful,
+        recoveries=0,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class BadLine:
     """A job of a done batch that did not end ok. `again`: a later attempt of it was queued."""
@@ -165,15 +185,17 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """All that is written about one claimed batch, in one transaction, under its fence.
+    """All that is written about one claimed batch, all or nothing, under its fence.
 
     `finished` ends the batch; `narrowed` says that it was cut down to the lines that have a result.
     None instead frees the batch as it is, `free_after_s` from now. `successors` carry the lines
-    that are to be run (again).
+    that are to be run (again). `unstored` is the batch itself where it was run straight from the
+    journal and is not in the store yet: then it is inserted in the state it has reached.
     """
 
     fence: Fence
     finished: Finished | None
+    unstored: NewBatch | None = None
     narrowed: bool = False
     successors: tuple[NewBatch, ...] = ()
     free_after_s: float = 0.0

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -24,11 +24,11 @@ from queue_service.admin_key import admin_key
 from queue_service.api.app import make_app
 from queue_service.api.services import Services
 from queue_service.auth import Keys
-from queue_service.batch import NewBatch
 from queue_service.chores import Chore, keep_doing
 from queue_service.dispatch import Dispatch, DispatchSettings
+from queue_service.gather import Grouping
 from queue_service.handler_cache import HandlerCache
-from queue_service.ingest import Ingest, IngestSettings
+from queue_service.ingest import Ingest
 from queue_service.intake import Intake, IntakeLimits
 from queue_service.journal.journals import Journals
 from queue_service.journal.settings import JournalSettings
@@ -95,6 +95,7 @@ class Daemon:
         mongo = await stack.enter_async_context(Mongo(uri, s.database, s.store_timeout_s))
         await mongo.prepare()
         _check_clock((await mongo.now() - clock.now()).total_seconds())
+        self._mongo = mongo
         self._sysid = await self._reserve(MongoDaemons(mongo), stack)
         journals = Journals(s.data / "journal", _journal_settings(s))
         self._journals = await stack.enter_async_context(journals)
@@ -113,22 +114,24 @@ class Daemon:
         """Join the parts, in the order in which a batch meets them."""
         s = self._settings
         defaults = Defaults.of(s)
-        batches = MongoBatches(mongo, self._sysid, archive=s.keep_done_s > 0)
+        batches = MongoBatches(mongo, self._sysid)
         handlers, tenants = MongoHandlers(mongo), MongoTenants(mongo)
         cache, waiters = HandlerCache(handlers), Waiters()
         limits = IntakeLimits(
             body_bytes=s.body_max_bytes, line_bytes=s.line_max_bytes, lines=s.lines_max
         )
         intake = Intake(self._journals, limits)
-        self._ingest = Ingest(self._journals, batches, _ingest_settings(s, defaults), self._added)
-        self._settler = Settler(batches, waiters, self._added)
+        self._settler = Settler(batches, waiters, lambda new: self._dispatch.added(new))
         self._dispatch = Dispatch(
             batches,
             cache,
             scheduler.make(s.scheduler),
             self._runner,
             self._settler,
-            _dispatch_settings(s),
+            _dispatch_settings(s, str(self._sysid)),
+        )
+        self._ingest = Ingest(
+            self._journals, batches, self._dispatch, _grouping(s, defaults), s.ingest_bytes
         )
         self._leases = Leases(
             batches,
@@ -155,17 +158,6 @@ class Daemon:
             health=self.health,
         )
 
-    def _added(self, batches: Collection[NewBatch]) -> None:
-        for batch in batches:
-            log.info(
-                "batch.entered",
-                batch=batch.id,
-                jobtype=str(batch.jobtype),
-                jobs=batch.count,
-                attempt=batch.attempt,
-            )
-        self._dispatch.added(batches)
-
     def _background(self) -> list[asyncio._CoroutineLike[None]]:
         loops = [self._settler.run(), self._dispatch.run(), self._ingest.run()]
         return [*loops, *(keep_doing(chore) for chore in self.chores())]
@@ -177,6 +169,8 @@ class Daemon:
             Chore(name="renew locks", every_s=s.renew_every_s, run=self._leases.renew_locks),
             Chore(name="renew sysid", every_s=s.renew_every_s, run=self._leases.renew_sysid),
             Chore(name="sweep", every_s=s.sweep_every_s, run=self._leases.sweep, jitter=0.5),
+            Chore(name="fold counts", every_s=1.0, run=self._leases.fold, jitter=0.5),
+            Chore(name="write marks", every_s=1.0, run=self._ingest.write_marks),
             Chore(name="purge", every_s=s.purge_every_s, run=self._leases.purge, jitter=0.1),
             Chore(name="reap contexts", every_s=5.0, run=self._reap),
         ]
@@ -201,7 +195,7 @@ class Daemon:
     def health(self) -> dict[str, str]:
         """What /readyz says. Without the store, work is still taken into the journal."""
         journal = "ok" if self._journals.healthy else "failing"
-        store = "ok" if self._ingest.store_answers else "away"
+        store = "ok" if self._mongo.answers else "away"
         status = "ok" if store == "ok" else "degraded"
         if not self._accepting or journal != "ok":
             status = "unavailable"
@@ -246,16 +240,10 @@ def _runner_settings(s: Settings) -> RunnerSettings:
     )
 
 
-def _ingest_settings(s: Settings, defaults: Defaults) -> IngestSettings:
-    return IngestSettings(
-        batch_jobs=s.batch_jobs,
-        batch_bytes=s.batch_bytes,
-        round_bytes=s.ingest_bytes,
-        reserve_timeout_s=s.reserve_timeout_s,
-        defaults=defaults,
-    )
+def _grouping(s: Settings, defaults: Defaults) -> Grouping:
+    return Grouping(batch_jobs=s.batch_jobs, batch_bytes=s.batch_bytes, defaults=defaults)
 
 
-def _dispatch_settings(s: Settings) -> DispatchSettings:
+def _dispatch_settings(s: Settings, lock: str) -> DispatchSettings:
     retry = RetryPolicy(base_s=s.retry_base_s, cap_s=s.retry_cap_s, budget_s=s.budget_s)
-    return DispatchSettings(lease_s=s.lease_s, poll_every_s=s.poll_every_s, retry=retry)
+    return DispatchSettings(lock=lock, lease_s=s.lease_s, poll_every_s=s.poll_every_s, retry=retry)

@@ -1,8 +1,9 @@
 """Dispatch: keeps the runner busy with what the scheduler chooses.
 
 It holds a picture of what waits (told by ingest and settle, corrected by asking the store), asks
-the scheduler for a type, claims a batch of it and sees it through: run, decide, settle. It does no
-I/O of its own and knows neither MongoDB nor processes.
+the scheduler for a type, claims a batch of it and sees it through: run, decide, settle. A batch
+that comes fresh out of the journal it may run without a detour through the store. It does no I/O
+of its own and knows neither MongoDB nor processes.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Collection, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Collection, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,22 +21,27 @@ import structlog
 from handlers.definition import Handler
 from handlers.names import JobType
 from queue_service import clock
-from queue_service.batch import Batch, NewBatch, Settlement, codes_of
+from queue_service.batch import Batch, NewBatch, Settlement, codes_of, taken
 from queue_service.errors import StoreUnavailable
 from queue_service.handler_cache import HandlerCache
+from queue_service.insist import insist
 from queue_service.scheduler.base import Candidate, Scheduler
 from queue_service.settle import Settler
 from queue_service.store.base import BatchStore
 from queue_service.verdict import RetryPolicy, decide, never_handled
-from runners.base import Call, Runner
+from runners.base import Call, Outcome, Runner
 
 log = structlog.get_logger(__name__)
 
 _HELD_MAX = 64
+# A batch that is run straight from the journal is put into the store after this, ended or not, so
+# that another daemon could take it over.
+_UNSTORED_MAX_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchSettings:
+    lock: str
     lease_s: float
     poll_every_s: float
     retry: RetryPolicy
@@ -48,6 +54,18 @@ class _Backlog:
     batches: int
     jobs: int
     oldest: datetime
+
+
+@dataclass(slots=True)
+class _Held:
+    """A batch in the hands of this daemon: running, or ended but not yet written.
+
+    `unstored` while the store knows nothing of it.
+    """
+
+    batch: Batch
+    unstored: NewBatch | None = None
+    running: bool = False
 
 
 class Dispatch:
@@ -72,9 +90,8 @@ class Dispatch:
         self._waiting: dict[JobType, _Backlog] = {}
         self._look_again_at = 0.0
         self._wake = asyncio.Event()
-        self._claiming = 0
-        self._tasks: dict[asyncio.Task[None], Batch | None] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._starting = 0
+        self._tasks: dict[asyncio.Task[None], _Held | None] = {}
         self._expiring: set[JobType] = set()
         self._draining = False
 
@@ -84,6 +101,7 @@ class Dispatch:
         """Batches were stored; those that are due can be started without asking the store."""
         now = clock.now()
         for batch in batches:
+            _log_entered(batch)
             if batch.dt > now:
                 continue
             backlog = self._waiting.get(batch.jobtype)
@@ -94,6 +112,19 @@ class Dispatch:
                 backlog.jobs += batch.count
         self._wake.set()
 
+    async def take(self, new: NewBatch) -> Awaitable[bool] | None:
+        """Run a batch out of the journal, if there is room for it that nobody else waits for."""
+        if self._draining or len(self._tasks) >= _HELD_MAX or new.dt > clock.now():
+            return None
+        handler = await self._handlers.find(new.jobtype)
+        if handler is None or self._someone_waits() or not self._has_room(handler):
+            return None
+        _log_entered(new)
+        stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._starting += 1
+        self._start(self._serve_unstored(new, handler, stored))
+        return stored
+
     def look_again(self) -> None:
         """Something changed that only the store knows."""
         self._look_again_at = 0.0
@@ -101,15 +132,15 @@ class Dispatch:
 
     @property
     def held(self) -> list[Batch]:
-        """Every batch under this daemon's lock: running, or ended but not yet written."""
-        return [batch for batch in self._tasks.values() if batch is not None]
+        """Every batch under this daemon's lock in the store: running, or ended but not written."""
+        return [held.batch for held in self._tasks.values() if held and not held.unstored]
 
     def abandon(self, ids: Collection[str]) -> None:
         """Kill runs whose batches were taken over; their results count for nothing."""
-        for task, batch in self._tasks.items():
+        for task, held in self._tasks.items():
             # One that has ended is settled as ever: its fence tells it what happened.
-            if batch is not None and batch.fence.id in ids and task in self._running:
-                log.warning("batch.lost", batch=batch.fence.id, jobtype=str(batch.jobtype))
+            if held and held.running and held.batch.fence.id in ids:
+                log.warning("batch.lost", **_about(held.batch))
                 task.cancel()
 
     # The loop.
@@ -137,7 +168,7 @@ class Dispatch:
         if jobtype is None or handler is None:
             return False
         self._waiting[jobtype].batches -= 1
-        self._claiming += 1
+        self._starting += 1
         self._start(self._serve(jobtype, handler))
         return True
 
@@ -168,8 +199,17 @@ class Dispatch:
             for jobtype, backlog in self._waiting.items()
             if backlog.batches > 0
             and (handler := handlers.get(jobtype)) is not None
-            and self._runner.room(handler) > self._claiming
+            and self._has_room(handler)
         ]
+
+    def _has_room(self, handler: Handler) -> bool:
+        return self._runner.room(handler) > self._starting
+
+    def _someone_waits(self) -> bool:
+        return any(
+            backlog.batches > 0 and self._handlers.is_known(jobtype)
+            for jobtype, backlog in self._waiting.items()
+        )
 
     async def _rest(self) -> None:
         """Wait for a hint, at most until the store is to be looked at again."""
@@ -183,7 +223,7 @@ class Dispatch:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        batch = self._tasks.pop(task)
+        held = self._tasks.pop(task)
         self._wake.set()
         if task.cancelled():
             return
@@ -191,47 +231,90 @@ class Dispatch:
         if isinstance(error, StoreUnavailable):
             log.warning("dispatch.store_away", reason=str(error))
         elif error is not None:
-            name = batch.fence.id if batch else None
+            name = held.batch.fence.id if held else None
             log.error("dispatch.failed", batch=name, exc_info=error)
 
     # One batch, from claim to settlement.
 
     async def _serve(self, jobtype: JobType, handler: Handler) -> None:
+        """A batch out of the store."""
         try:
             batch = await self._store.claim(jobtype, self._settings.lease_s)
         finally:
-            self._claiming -= 1
+            self._starting -= 1
         if batch is None:
             self._waiting.pop(jobtype, None)
             return
-        task = self._hold(batch)
-        log.info("batch.running", **_about(batch), handler=handler.version)
-        self._scheduler.jobs_started(jobtype, batch.count)
-        self._running.add(task)
+        backlog = self._waiting.get(jobtype)
+        if backlog:
+            backlog.jobs = max(0, backlog.jobs - batch.count)
+        held = self._hold(_Held(batch))
+        await self._settle(held, handler, await self._run(held, handler))
+
+    async def _serve_unstored(
+        self, new: NewBatch, handler: Handler, stored: asyncio.Future[bool]
+    ) -> None:
+        """A batch out of the journal: one write in all, if it ends soon and well."""
+        self._starting -= 1
+        held = self._hold(_Held(taken(new, self._settings.lock, clock.now()), new))
+        running = asyncio.create_task(self._run(held, handler))
         try:
-            outcome = await self._runner.run(self._call(batch, handler))
+            await asyncio.wait({running}, timeout=_UNSTORED_MAX_S)
+            if not running.done():
+                await self._put_held(held, new)
+                stored.set_result(True)
+            await self._settle(held, handler, await running)
         finally:
-            self._running.discard(task)
-            self._scheduler.jobs_stopped(jobtype, batch.count)
+            running.cancel()
+            if not stored.done():
+                stored.set_result(held.unstored is None)
+
+    async def _run(self, held: _Held, handler: Handler) -> Outcome:
+        batch = held.batch
+        log.info("batch.running", **_about(batch), handler=handler.version)
+        self._scheduler.jobs_started(batch.jobtype, batch.count)
+        held.running = True
+        try:
+            return await self._runner.run(self._call(batch, handler))
+        finally:
+            held.running = False
+            self._scheduler.jobs_stopped(batch.jobtype, batch.count)
             self._wake.set()
+
+    async def _settle(self, held: _Held, handler: Handler, outcome: Outcome) -> None:
         settlement = decide(
-            batch,
+            held.batch,
             outcome,
             version=handler.version,
             now=clock.now(),
             policy=self._settings.retry,
             rng=self._rng,
         )
-        await self._settle(batch, settlement)
+        if held.unstored and (settlement.finished is None or settlement.successors):
+            # Only what has ended whole is inserted in its final state.
+            await self._put_held(held, held.unstored)
+        await self._write(held, replace(settlement, unstored=held.unstored))
 
-    def _hold(self, batch: Batch) -> asyncio.Task[None]:
+    async def _put_held(self, held: _Held, new: NewBatch) -> None:
+        """Put a batch into the store in the state it is in: locked by this daemon."""
+        fence, lease_s = held.batch.fence, self._settings.lease_s
+        await insist("add_held", lambda: self._store.add_held(new, fence, lease_s))
+        held.unstored = None
+
+    async def _write(self, held: _Held, settlement: Settlement) -> None:
+        done = settlement.finished
+        took_effect = await self._settler.settle(held.batch, settlement)
+        held.unstored = None
+        if took_effect:
+            codes = codes_of(done) if done else {}
+            ended = done.count if done else 0
+            log.info("batch.completed", **_about(held.batch), ended=ended, **codes)
+
+    def _hold(self, held: _Held) -> _Held:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - only ever called inside one of our tasks
-        self._tasks[task] = batch
-        backlog = self._waiting.get(batch.jobtype)
-        if backlog:
-            backlog.jobs = max(0, backlog.jobs - batch.count)
-        return task
+        self._tasks[task] = held
+        return held
 
     def _call(self, batch: Batch, handler: Handler) -> Call:
         return Call(
@@ -245,21 +328,15 @@ class Dispatch:
             careful=batch.careful,
         )
 
-    async def _settle(self, batch: Batch, settlement: Settlement) -> None:
-        done = settlement.finished
-        if await self._settler.settle(batch, settlement):
-            codes = codes_of(done) if done else {}
-            log.info("batch.completed", **_about(batch), ended=done.count if done else 0, **codes)
-
     async def _expire(self, jobtype: JobType) -> None:
         """End the batches of a type without handler whose window has closed."""
         try:
             while batch := await self._store.claim_expired(jobtype, self._settings.lease_s):
-                self._hold(batch)
+                held = self._hold(_Held(batch))
                 settlement = never_handled(
                     batch, now=clock.now(), policy=self._settings.retry, rng=self._rng
                 )
-                await self._settle(batch, settlement)
+                await self._write(held, settlement)
         finally:
             self._expiring.discard(jobtype)
 
@@ -274,6 +351,16 @@ class Dispatch:
         await self._runner.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_s)
+
+
+def _log_entered(batch: NewBatch) -> None:
+    log.info(
+        "batch.entered",
+        batch=batch.id,
+        jobtype=str(batch.jobtype),
+        jobs=batch.count,
+        attempt=batch.attempt,
+    )
 
 
 def _about(batch: Batch) -> dict[str, Any]:

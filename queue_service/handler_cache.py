@@ -35,6 +35,11 @@ class HandlerCache:
         self._known[jobtype] = (now + self._ttl_s, handler)
         return handler
 
+    def is_known(self, jobtype: JobType) -> bool:
+        """Whether the last lookup found a handler."""
+        known = self._known.get(jobtype)
+        return known is not None and known[1] is not None
+
     def forget(self, tenant: str, name: str) -> None:
         """Make the next lookup of a handler, pinned or not, ask the store."""
         for jobtype in [t for t in self._known if t.tenant == tenant]:

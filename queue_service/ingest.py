@@ -1,97 +1,110 @@
 """Ingest: from the journals into the store, taking turns over tenants.
 
-Each round reads records from the front of some journals, makes batch documents of them (large posts
-are cut at line ends, small ones of one jobtype and equal options are merged) and stores them with
-the journals' marks in one transaction. The marks tell what is stored, so a record that is read
-twice is stored once, however it is grouped. While the store is away it waits; intake does not.
+Each round reads records from the front of some journals and makes batches of them (`gather`).
+Dispatch may take a batch and run it at once; the others are stored as waiting. A journal's read
+point moves when all of a round is in the store, in whatever state. While the store is away rounds
+wait, and intake goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
-from datetime import datetime
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 import structlog
 
-from handlers.names import JobType
-from queue_service import block, clock
+from queue_service import clock
 from queue_service.batch import NewBatch
-from queue_service.errors import StoreUnavailable
+from queue_service.errors import JournalUnavailable
+from queue_service.gather import Grouping, gather, whole, without
+from queue_service.insist import insist
 from queue_service.journal.claims import Reservation
 from queue_service.journal.journal import Journal
 from queue_service.journal.journals import Journals
-from queue_service.journal.record import Record
-from queue_service.options import Defaults, understand
-from queue_service.store.base import BatchStore, Mark, MarkMoved
-from runners.base import Span
+from queue_service.store.base import BatchStore
 
 log = structlog.get_logger(__name__)
 
 _TENANTS_PER_ROUND = 64
 _RECORDS_PER_ROUND = 5000
-_BACKOFF_MAX_S = 5.0
+_ROUNDS_MAX = 8
+# While posts keep coming, a round waits for company, unless much is there already: many small posts
+# that arrive together become one batch. A post that comes alone is not held up.
+_PACE_STEPS = 5
+_PACE_STEP_S = 0.002
+_MUCH_BYTES = 64 << 10
+_AFTER_READ_ERROR_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestSettings:
-    """How large a batch and a round may be, and what holds where a record asks for nothing."""
+class Taker(Protocol):
+    """Who hears of new batches: dispatch."""
 
-    batch_jobs: int
-    batch_bytes: int
-    round_bytes: int
-    reserve_timeout_s: float
-    defaults: Defaults
+    async def take(self, new: NewBatch) -> Awaitable[bool] | None:
+        """Run a batch that is not stored yet, if there is room and nobody goes before it.
+
+        None: not taken. Otherwise the answer comes when the batch is in the store, in whatever
+        state it has reached by then (True), or when it was given up and is not (False).
+        """
+
+    def added(self, batches: Collection[NewBatch]) -> None:
+        """These batches were stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
     """A reserved piece of one tenant's journal."""
 
-    tenant: str
     journal: Journal
     reservation: Reservation
 
 
 class Ingest:
-    """Moves what is durable in the journals into the store; `added` hears what was stored."""
+    """Moves what is durable in the journals into the store."""
 
     def __init__(
         self,
         journals: Journals,
         store: BatchStore,
-        settings: IngestSettings,
-        added: Callable[[Collection[NewBatch]], None],
+        taker: Taker,
+        grouping: Grouping,
+        round_bytes: int,
     ) -> None:
         self._journals = journals
         self._store = store
-        self._settings = settings
-        self._added = added
-        self._marks: dict[str, int] = {}
+        self._taker = taker
+        self._grouping = grouping
+        self._round_bytes = round_bytes
         self._last_tenant = ""
+        self._rounds = 0
+        self._busy = False
+        self._reserved_bytes = 0
         self._moved = asyncio.Condition()
-        self.store_answers = True
+        # Segments of an earlier life whose mark is known; ends not noted in the store yet.
+        self._asked: set[str] = set()
+        self._ends: dict[str, tuple[Journal, int]] = {}
 
     async def run(self) -> None:
-        """Ingest until cancelled; a store that is away only makes it wait longer."""
-        failures = 0
-        while True:
-            await self._journals.wait_readable(timeout_s=1.0)
-            try:
-                await self._round()
-            except StoreUnavailable as error:
-                failures += 1
-                if self.store_answers:
-                    log.warning("ingest.store_away", reason=str(error))
-                self.store_answers = False
-                ceiling = min(_BACKOFF_MAX_S, 0.05 * 2 ** min(failures, 10))
-                await asyncio.sleep(random.uniform(ceiling / 2, ceiling))  # noqa: S311
-                continue
-            if not self.store_answers:
-                log.info("ingest.store_back", failures=failures)
-            self.store_answers, failures = True, 0
+        """Ingest until cancelled."""
+        async with asyncio.TaskGroup() as rounds:
+            while True:
+                await self._worth_a_round()
+                try:
+                    taken, batches = await self._read_round()
+                except JournalUnavailable as error:
+                    log.error("ingest.journal_unreadable", reason=str(error))
+                    await asyncio.sleep(_AFTER_READ_ERROR_S)
+                    continue
+                self._rounds += 1
+                self._busy = self._rounds > 1 or sum(len(b.spans) for b in batches) > 1
+                self._reserved_bytes += _size(taken)
+                rounds.create_task(self._finish(taken, batches))
+
+    # What the API and the daemon ask.
 
     async def stored(self, tenant: str, timeout_s: float) -> bool:
         """Wait until all that is durable now in a tenant's journal is in the store as well.
@@ -100,161 +113,123 @@ class Ingest:
         """
         journal = self._journals.journal(tenant)
         target = journal.durable_end
-        try:
-            async with asyncio.timeout(timeout_s), self._moved:
-                await self._moved.wait_for(lambda: journal.is_committed(target))
-        except TimeoutError:
-            return False
-        return True
+        return await self._until(lambda: journal.is_committed(target), timeout_s)
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until nothing unread is left anywhere, at most so long."""
-        deadline = clock.monotonic() + timeout_s
-        while readable := self._journals.readable():
-            if not await self.stored(readable[0], max(0.0, deadline - clock.monotonic())):
-                return False
-        return True
+        """Wait until nothing is left in any journal, at most so long."""
+        return await self._until(lambda: self._journals.unread_bytes == 0, timeout_s)
 
-    async def _round(self) -> None:
-        """One transaction's worth: reserve, read, store, commit."""
-        taken = await self._reserve()
+    async def write_marks(self) -> int:
+        """Note in the store how far segments have been stored."""
+        ends, self._ends = self._ends, {}
+        points = {
+            segment: end if (point := journal.read_point(segment)) is None else point
+            for segment, (journal, end) in ends.items()
+        }
         try:
-            read = await asyncio.gather(*(t.journal.read(t.reservation) for t in taken))
-            batches = [
-                batch
-                for piece, records in zip(taken, read, strict=True)
-                for batch in gather(piece.tenant, records, self._settings)
-            ]
-            marks = [self._mark(piece.reservation) for piece in taken]
-            await self._store.add(batches, marks)
-        except BaseException as error:
+            await self._store.move_marks(points)
+        except BaseException:
+            self._ends = ends | self._ends
+            raise
+        return len(points)
+
+    # A round.
+
+    async def _worth_a_round(self) -> None:
+        while not await self._journals.wait_readable(timeout_s=1.0):
+            pass
+        await self._until(lambda: self._rounds < _ROUNDS_MAX, math.inf)
+        for _ in range(_PACE_STEPS if self._busy else 0):
+            if self._journals.unread_bytes - self._reserved_bytes >= _MUCH_BYTES:
+                return
+            await asyncio.sleep(_PACE_STEP_S)
+
+    async def _read_round(self) -> tuple[list[_Taken], list[NewBatch]]:
+        """Reserve and read the next records of every tenant whose turn it is, in equal shares."""
+        turn = list(self._turn())
+        share = max(self._round_bytes // max(len(turn), 1), self._grouping.batch_bytes)
+        records = max(_RECORDS_PER_ROUND // max(len(turn), 1), 100)
+        taken: list[_Taken] = []
+        try:
+            for tenant in turn:
+                journal = self._journals.journal(tenant)
+                reservation = await self._reserve(journal, records, share)
+                if reservation is not None:
+                    taken.append(_Taken(journal, reservation))
+            read = await asyncio.gather(*(self._batches(piece) for piece in taken))
+        except BaseException:
             for piece in taken:
                 piece.journal.cancel(piece.reservation)
-            if isinstance(error, MarkMoved):
-                self._marks.clear()  # all are read again; the next round skips what is stored
-                return
             raise
-        for piece, mark in zip(taken, marks, strict=True):
-            self._marks[mark.segment] = mark.end
-            await piece.journal.commit(piece.reservation)
-        async with self._moved:
-            self._moved.notify_all()
-        if batches:
-            self._added(batches)
-
-    def _mark(self, reservation: Reservation) -> Mark:
-        segment = reservation.segment_uid
-        return Mark(segment=segment, start=self._marks[segment], end=reservation.end)
-
-    async def _reserve(self) -> list[_Taken]:
-        """Reserve the next piece of every tenant whose turn it is, in equal shares."""
-        turn = list(self._turn())
-        share = max(self._settings.round_bytes // max(len(turn), 1), self._settings.batch_bytes)
-        records = max(_RECORDS_PER_ROUND // max(len(turn), 1), 100)
-        taken = []
-        for tenant in turn:
-            journal = self._journals.journal(tenant)
-            reservation = await self._reserve_new(journal, records, share)
-            if reservation is not None:
-                taken.append(_Taken(tenant, journal, reservation))
-        return taken
+        return taken, [batch for batches in read for batch in batches]
 
     def _turn(self) -> Iterator[str]:
         """The tenants of this round, going on behind the last one served."""
-        readable = sorted(self._journals.readable(clock.monotonic()))
+        readable = sorted(self._journals.readable())
         later = [tenant for tenant in readable if tenant > self._last_tenant]
         chosen = (later + readable[: len(readable) - len(later)])[:_TENANTS_PER_ROUND]
         if chosen:
             self._last_tenant = chosen[-1]
         yield from chosen
 
-    async def _reserve_new(
-        self, journal: Journal, max_records: int, max_bytes: int
-    ) -> Reservation | None:
-        """Reserve behind what the store has of the segment; its mark is asked for once."""
+    async def _reserve(self, journal: Journal, records: int, size: int) -> Reservation | None:
+        """Reserve behind what the store is known to have of a segment of an earlier life."""
         while True:
-            reservation = journal.reserve(
-                max_records, max_bytes, self._settings.reserve_timeout_s, clock.monotonic()
-            )
-            if reservation is None or reservation.segment_uid in self._marks:
-                return reservation
-            segment = reservation.segment_uid
-            journal.cancel(reservation)
-            self._marks[segment] = await self._store.mark(segment)
-            if self._marks[segment]:
-                journal.skip_to(segment, self._marks[segment])
+            # Never lapses: until it is stored or cancelled, nobody else may read the same records.
+            found = journal.reserve(records, size, math.inf, clock.monotonic())
+            if found is None or not found.inherited or found.segment_uid in self._asked:
+                return found
+            journal.cancel(found)
+            stored = await insist("mark", partial(self._store.mark, found.segment_uid))
+            self._asked.add(found.segment_uid)
+            journal.skip_to(found.segment_uid, stored)
+
+    async def _batches(self, piece: _Taken) -> list[NewBatch]:
+        records = await piece.journal.read(piece.reservation)
+        tenant = piece.journal.tenant
+        portions = whole(records)
+        if piece.reservation.inherited and records:
+            posts = [record.id for record in records]
+            covered = await insist("covered", partial(self._store.covered, tenant, posts))
+            portions = without(records, covered)
+        return list(gather(tenant, portions, self._grouping))
+
+    async def _finish(self, taken: list[_Taken], batches: list[NewBatch]) -> None:
+        """See a round into the store, then move the read points."""
+        under_way: list[tuple[NewBatch, Awaitable[bool]]] = []
+        waiting: list[NewBatch] = []
+        for batch in batches:
+            stored = await self._taker.take(batch)
+            if stored is None:
+                waiting.append(batch)
+            else:
+                under_way.append((batch, stored))
+        await self._add(waiting)
+        await self._add([batch for batch, stored in under_way if not await stored])
+        for piece in taken:
+            segment = piece.reservation.segment_uid
+            await piece.journal.commit(piece.reservation)
+            _, end = self._ends.get(segment, (None, 0))
+            self._ends[segment] = (piece.journal, max(end, piece.reservation.end))
+        self._reserved_bytes -= _size(taken)
+        async with self._moved:
+            self._rounds -= 1
+            self._moved.notify_all()
+
+    async def _add(self, waiting: list[NewBatch]) -> None:
+        if waiting:
+            await insist("add", partial(self._store.add, waiting))
+            self._taker.added(waiting)
+
+    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for something that only the end of a round can bring about."""
+        if condition():
+            return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if timeout_s == math.inf else timeout_s), self._moved:
+                return await self._moved.wait_for(condition)
+        return False
 
 
-@dataclass(slots=True)
-class _Group:
-    """Small posts of one jobtype and equal options, on their way to become one batch."""
-
-    records: list[Record] = field(default_factory=list)
-    jobs: int = 0
-    size: int = 0
-
-    def fits(self, record: Record, settings: IngestSettings) -> bool:
-        return (
-            self.jobs + record.jobs <= settings.batch_jobs
-            and self.size + len(record.body) <= settings.batch_bytes
-        )
-
-    def add(self, record: Record) -> None:
-        self.records.append(record)
-        self.jobs += record.jobs
-        self.size += len(record.body)
-
-
-def gather(tenant: str, records: Iterable[Record], settings: IngestSettings) -> Iterator[NewBatch]:
-    """Make batches of records: cut the large, merge the small, keep the order of each type."""
-    groups: dict[tuple[str, str], _Group] = {}
-    for record in records:
-        key = (record.type, record.opts)
-        group = groups.get(key)
-        if group and not group.fits(record, settings):
-            yield _merged(tenant, groups.pop(key), settings)
-            group = None
-        if record.jobs > settings.batch_jobs or len(record.body) > settings.batch_bytes:
-            yield from _cut(tenant, record, settings)
-            continue
-        if group is None:
-            group = groups[key] = _Group()
-        group.add(record)
-    for group in groups.values():
-        yield _merged(tenant, group, settings)
-
-
-def _merged(tenant: str, group: _Group, settings: IngestSettings) -> NewBatch:
-    spans = tuple(Span(post=record.id, first=0, count=record.jobs) for record in group.records)
-    data = b"".join([record.body for record in group.records])
-    return _batch(tenant, group.records[0], spans, group.jobs, data, settings)
-
-
-def _cut(tenant: str, record: Record, settings: IngestSettings) -> Iterator[NewBatch]:
-    first = 0
-    for data, count in block.cut(record.body, settings.batch_jobs, settings.batch_bytes):
-        spans = (Span(post=record.id, first=first, count=count),)
-        yield _batch(tenant, record, spans, count, data, settings)
-        first += count
-
-
-def _batch(
-    tenant: str,
-    record: Record,
-    spans: tuple[Span, ...],
-    count: int,
-    data: bytes,
-    settings: IngestSettings,
-) -> NewBatch:
-    options, due = understand(record.opts, settings.defaults)
-    created: datetime = record.date
-    return NewBatch(
-        jobtype=JobType(tenant, record.type),
-        spans=spans,
-        count=count,
-        data=data,
-        dt=due or created,
-        attempt=1,
-        options=options,
-        create_dt=created,
-    )
+def _size(taken: list[_Taken]) -> int:
+    return sum(piece.reservation.end - piece.reservation.start for piece in taken)

@@ -6,6 +6,9 @@ about what runs.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+
 import structlog
 
 from queue_service.dispatch import Dispatch
@@ -15,6 +18,8 @@ log = structlog.get_logger(__name__)
 
 _SWEEP_MAX = 1000
 _PURGE_MAX = 1000
+_FOLD_MAX = 1000
+_KEEP_MIN_S = 10.0
 
 
 class SysidLost(Exception):
@@ -66,12 +71,27 @@ class Leases:
             self._dispatch.look_again()
         return freed
 
+    async def fold(self) -> int:
+        """Add what has ended to the counts."""
+        return await _repeat(partial(self._store.fold, _FOLD_MAX), _FOLD_MAX)
+
     async def purge(self) -> int:
-        """Delete results older than they are kept, a bounded number at a time."""
-        purged = total = await self._store.purge(self._keep_done_s, _PURGE_MAX)
-        while purged == _PURGE_MAX:
-            purged = await self._store.purge(self._keep_done_s, _PURGE_MAX)
-            total += purged
-        if total:
-            log.info("batches.purged", batches=total)
-        return total
+        """Delete results older than they are kept.
+
+        Never at once: a batch must outlast the moment until its journal's read point is noted, or
+        a crash in between would bring it back.
+        """
+        keep_s = max(self._keep_done_s, _KEEP_MIN_S)
+        purged = await _repeat(partial(self._store.purge, keep_s, _PURGE_MAX), _PURGE_MAX)
+        if purged:
+            log.info("batches.purged", batches=purged)
+        return purged
+
+
+async def _repeat(step: Callable[[], Awaitable[int]], most: int) -> int:
+    """Do a step that does at most so much, until it has less to do."""
+    done = total = await step()
+    while done == most:
+        done = await step()
+        total += done
+    return total

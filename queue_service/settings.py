@@ -59,7 +59,6 @@ class Settings(BaseModel):
     batch_jobs: Count = Field(1000, description="most jobs of a batch document")
     batch_bytes: Count = Field(MIB, description="most payload bytes of a batch document")
     ingest_bytes: Count = Field(4 * MIB, description="most bytes of one ingest transaction")
-    reserve_timeout_s: Seconds = Field(120, description="after which reserved records come back")
 
     # Leases
     lease_s: Seconds = Field(30, description="a claim lapses this long after its last renewal")
@@ -69,7 +68,7 @@ class Settings(BaseModel):
 
     # Store
     store_timeout_s: Seconds = Field(8, description="longest wait for one answer of MongoDB")
-    keep_done_s: float = Field(7 * 86400, ge=0, description="how long results stay; 0: not at all")
+    keep_done_s: float = Field(7 * 86400, ge=0, description="how long results stay; 0: a moment")
     purge_every_s: Seconds = Field(60, description="how often old results are purged")
 
     # Running
@@ -105,7 +104,6 @@ class Settings(BaseModel):
             (self.job_timeout_s <= self.job_timeout_max_s, "job_timeout_s <= job_timeout_max_s"),
             (self.retry_base_s <= self.retry_cap_s, "retry_base_s <= retry_cap_s"),
             (self.retry_cap_s < self.retry_window_s, "retry_cap_s < retry_window_s"),
-            (self.store_timeout_s < self.reserve_timeout_s, "store_timeout_s < reserve_timeout_s"),
         ):
             if not holds:
                 raise ValueError(f"this must hold: {why}")

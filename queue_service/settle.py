@@ -1,21 +1,21 @@
-"""Settle: writes what became of batches, many in one transaction, each under its fence.
+"""Settle: writes what became of batches, many in one go, each under its fence.
 
-While one transaction is under way, what ends meanwhile gathers for the next: no timer, and under
-load ever larger groups. A batch stays held (and its lease renewed) until its end is written.
+While one write is under way, what ends meanwhile gathers for the next: no timer, and under load
+ever larger groups. A batch stays held (and its lease renewed) until its end is written.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from queue_service.batch import Batch, NewBatch, Settlement
-from queue_service.errors import StoreUnavailable
+from queue_service.insist import insist
 from queue_service.store.base import BatchStore
 from queue_service.waiters import Waiters
 
@@ -23,7 +23,6 @@ log = structlog.get_logger(__name__)
 
 _GROUP_MAX = 128
 _GROUP_MAX_BYTES = 16 << 20
-_BACKOFF_MAX_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,9 @@ class Settler:
             self._wake.clear()
             while self._queue:
                 group = self._next_group()
-                accepted = await self._write([entry.settlement for entry in group])
+                settlements = [entry.settlement for entry in group]
+                # However long the store is away: the results exist nowhere else.
+                accepted = await insist("settle", partial(self._store.settle, settlements))
                 for entry, took_effect in zip(group, accepted, strict=True):
                     self._conclude(entry, took_effect)
 
@@ -81,18 +82,6 @@ class Settler:
                 break
             group.append(self._queue.popleft())
         return group
-
-    async def _write(self, settlements: list[Settlement]) -> list[bool]:
-        """Write, however long the store is away: the results exist nowhere else."""
-        failures = 0
-        while True:
-            try:
-                return await self._store.settle(settlements)
-            except StoreUnavailable as error:
-                failures += 1
-                log.warning("settle.store_away", waiting=len(settlements), reason=str(error))
-                ceiling = min(_BACKOFF_MAX_S, 0.05 * 2 ** min(failures, 10))
-                await asyncio.sleep(random.uniform(ceiling / 2, ceiling))  # noqa: S311
 
     def _conclude(self, entry: _Entry, took_effect: bool) -> None:
         if not entry.written.done():

@@ -29,6 +29,7 @@ from queue_service.journal.health import Health
 from queue_service.journal.record import Record
 from queue_service.journal.segment import Position, SegmentName, SegmentWriter
 from queue_service.journal.settings import JournalSettings
+from queue_service.journal.tail import Kept, TailBudget
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,16 +47,17 @@ class Shared:
     disk: Disk
     pool: Executor
     descriptors: Descriptors
+    tails: TailBudget
     clock: Callable[[], float]  # monotonic seconds
     new_uid: Callable[[], str]  # 32 random hex digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed:
-    """A group became durable: `segment` is now sound up to `end`."""
+    """A group became durable: `segment` is now sound up to the end of `written`."""
 
     segment: SegmentName
-    end: int
+    written: list[Kept]
 
 
 class _Group:
@@ -70,10 +72,11 @@ class _Group:
         self.begun = False
         self.finished = asyncio.Event()
 
-    def succeed(self, positions: list[Position]) -> None:
-        for future, position in zip(self.futures, positions, strict=True):
+    def succeed(self, flushed: Flushed) -> None:
+        uid = flushed.segment.uid
+        for future, kept in zip(self.futures, flushed.written, strict=True):
             if not future.done():  # a caller that gave up has cancelled its own
-                future.set_result(position)
+                future.set_result(Position(segment_uid=uid, offset=kept.start))
         self.finished.set()
 
     def fail(self, reason: JournalUnavailable) -> None:
@@ -169,7 +172,7 @@ class Appender:
             group = self._groups[0]
             group.begun = True
             try:
-                flushed, positions = await loop.run_in_executor(
+                flushed = await loop.run_in_executor(
                     self._shared.pool, self._write, group.records
                 )
             except Exception as error:
@@ -179,7 +182,7 @@ class Appender:
                 self._health.succeeded()
                 self._forget(group)
                 self._flushed(flushed)
-                group.succeed(positions)
+                group.succeed(flushed)
         self._flusher = None
 
     def _fail(self, error: Exception) -> None:
@@ -196,7 +199,7 @@ class Appender:
         self._groups.popleft()
         self._queued_bytes -= group.size
 
-    def _write(self, records: list[Record]) -> tuple[Flushed, list[Position]]:
+    def _write(self, records: list[Record]) -> Flushed:
         """In a thread: make the records durable, in a new segment where one is due."""
         writer = self._writer
         if writer is not None and writer.end > self._settings.segment_bytes:
@@ -205,12 +208,12 @@ class Appender:
         try:
             if writer is None:
                 writer = self._writer = self._create(records[0].date)
-            positions = writer.append(records)
+            written = writer.append(records)
         except BaseException:
             self._writer = None
             self._made_directory = False  # it may be what is missing
             raise
-        return Flushed(segment=writer.name, end=writer.end), positions
+        return Flushed(segment=writer.name, written=written)
 
     def _create(self, date: datetime) -> SegmentWriter:
         disk = self._shared.disk

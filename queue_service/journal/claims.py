@@ -20,10 +20,20 @@ class ClaimState(Enum):
 class Reservation:
     """A range of one segment, kept from other readers.
 
-    `end` is the furthest it may reach until it has been read, and exact from then on.
+    `end` is the furthest it may reach until it has been read, and exact from then on. `inherited`
+    says that the segment is of an earlier life, which may have stored some of the records.
     """
 
-    __slots__ = ("deadline", "end", "max_bytes", "max_records", "segment_uid", "start", "state")
+    __slots__ = (
+        "deadline",
+        "end",
+        "inherited",
+        "max_bytes",
+        "max_records",
+        "segment_uid",
+        "start",
+        "state",
+    )
 
     def __init__(
         self,
@@ -34,7 +44,9 @@ class Reservation:
         max_records: int,
         max_bytes: int,
         deadline: float,
+        inherited: bool,
     ) -> None:
+        self.inherited = inherited
         self.segment_uid = segment_uid
         self.start = start
         self.end = end
@@ -55,8 +67,9 @@ class Reservation:
 class Claims:
     """The ranges of one segment behind its read point `point`, up to its durable end `end`."""
 
-    def __init__(self, *, segment_uid: str, point: int, end: int) -> None:
+    def __init__(self, *, segment_uid: str, point: int, end: int, inherited: bool = False) -> None:
         self._uid = segment_uid
+        self._inherited = inherited
         self._held: list[Reservation] = []  # by start; never overlapping
         # Sequence numbers expected at places where a read may begin again.
         self._seqs: dict[int, int] = {0: 0}
@@ -99,6 +112,7 @@ class Claims:
             max_records=max_records,
             max_bytes=max_bytes,
             deadline=deadline,
+            inherited=self._inherited,
         )
         self._held.append(claim)
         self._held.sort(key=lambda claim: claim.start)

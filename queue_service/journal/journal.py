@@ -25,6 +25,7 @@ from queue_service.journal.record import Record
 from queue_service.journal.recovery import Recovered
 from queue_service.journal.scan import Damage, Scan, Scanner
 from queue_service.journal.segment import Position, SegmentName
+from queue_service.journal.tail import Tail, TailBudget
 
 _log = logging.getLogger(__name__)
 
@@ -36,12 +37,15 @@ class ReservationLapsed(LookupError):
 class _Segment:
     """What the event loop knows of a file: its durable range, and whether it may still grow."""
 
-    __slots__ = ("claims", "name", "sealed")
+    __slots__ = ("claims", "name", "sealed", "tail")
 
-    def __init__(self, name: SegmentName, *, point: int, end: int, sealed: bool) -> None:
+    def __init__(
+        self, name: SegmentName, tails: TailBudget, *, point: int, end: int, inherited: bool
+    ) -> None:
         self.name = name
-        self.claims = Claims(segment_uid=name.uid, point=point, end=end)
-        self.sealed = sealed
+        self.tail = Tail(tails)
+        self.claims = Claims(segment_uid=name.uid, point=point, end=end, inherited=inherited)
+        self.sealed = inherited
 
 
 class Journal:
@@ -63,7 +67,7 @@ class Journal:
         self._changed = changed
         self._damaged = damaged
         self._segments = deque(
-            _Segment(left.name, point=left.point, end=left.end, sealed=True)
+            _Segment(left.name, shared.tails, point=left.point, end=left.end, inherited=True)
             for left in recovered.leftovers
         )
         self._spent = list(recovered.spent)
@@ -101,6 +105,11 @@ class Journal:
             return True
         front = self._segments[0]
         return (front.name, front.claims.point) >= (end.segment, end.offset)
+
+    def read_point(self, segment_uid: str) -> int | None:
+        """How far a segment has been committed; None once all of it is and it is forgotten."""
+        segment = self._segment(segment_uid)
+        return segment.claims.point if segment else None
 
     @property
     def deadline(self) -> float | None:
@@ -152,6 +161,13 @@ class Journal:
         JournalUnavailable when the disk does not let it read.
         """
         segment = self._holder(reservation)
+        kept = segment.tail.read(
+            reservation.start, reservation.end, reservation.max_records, reservation.max_bytes
+        )
+        if kept:
+            segment.claims.decide(reservation, kept[-1].end, kept[-1].seq + 1)
+            self._changed(self)
+            return [found.record for found in kept]
         seq = segment.claims.expected_seq(reservation)
         loop = asyncio.get_running_loop()
         try:
@@ -237,9 +253,11 @@ class Journal:
             last.sealed = True
         if flushed is not None:
             if last is None or last.sealed:
-                last = _Segment(flushed.segment, point=0, end=0, sealed=False)
+                tails = self._shared.tails
+                last = _Segment(flushed.segment, tails, point=0, end=0, inherited=False)
                 self._segments.append(last)
-            last.claims.end = flushed.end
+            last.tail.add(flushed.written)
+            last.claims.end = flushed.written[-1].end
         self._advance()
 
     def _advance(self) -> None:
@@ -247,6 +265,7 @@ class Journal:
         while self._segments:
             front = self._segments[0]
             here = Cursor(front.name, front.claims.point)
+            front.tail.forget(here.offset)
             # The end of one segment says the same as the beginning of the next.
             if here.offset and here != self._cursor:
                 self._cursor, self._cursor_moved = here, True

@@ -30,6 +30,7 @@ from queue_service.journal.journal import Journal
 from queue_service.journal.recovery import Recovered, recover
 from queue_service.journal.scan import Damage
 from queue_service.journal.settings import JournalSettings
+from queue_service.journal.tail import TailBudget
 
 _LOCK = ".lock"
 # What a tenant may be called is decided elsewhere; here only that it is one plain path component.
@@ -70,6 +71,7 @@ class Journals:
             disk=self._disk,
             pool=self._pool,
             descriptors=self._descriptors,
+            tails=TailBudget(settings.tail_bytes),
             clock=clock,
             new_uid=new_uid,
         )

@@ -18,6 +18,7 @@ from typing import Self
 from queue_service.journal.descriptors import Descriptors
 from queue_service.journal.disk import Disk
 from queue_service.journal.record import Record, encode
+from queue_service.journal.tail import Kept
 
 _NAME = re.compile(r"(?P<ms>[0-9]{20})-(?P<uid>[0-9a-f]{32})\.log")
 
@@ -82,16 +83,16 @@ class SegmentWriter:
                 raise
         return writer
 
-    def append(self, records: Iterable[Record]) -> list[Position]:
+    def append(self, records: Iterable[Record]) -> list[Kept]:
         """Write the records with one write and one fdatasync; they are durable on return."""
         salt, end = self.name.salt, self.end
         pieces: list[bytes] = []
-        positions = []
+        written: list[Kept] = []
         for seq, record in enumerate(records, self._seq):
             frame = encode(record, seq, salt)
             pieces += frame
-            positions.append(Position(segment_uid=self.name.uid, offset=end))
-            end += sum(map(len, frame))
+            start, end = end, end + sum(map(len, frame))
+            written.append(Kept(record, start, end, seq))
         data = b"".join(pieces)
         with self._descriptors.borrow(self._path) as fd:
             try:
@@ -100,9 +101,9 @@ class SegmentWriter:
             except OSError:
                 self._cut_back(fd)
                 raise
-        self._seq += len(positions)
+        self._seq += len(written)
         self.end = end
-        return positions
+        return written
 
     def seal(self) -> None:
         """Give the descriptor back; nothing will be appended any more."""

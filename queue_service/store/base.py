@@ -15,17 +15,8 @@ from typing import Protocol
 
 from handlers.definition import Definition, Handler
 from handlers.names import JobType
-from queue_service.batch import Batch, Finished, NewBatch, Settlement, State
+from queue_service.batch import Batch, Fence, Finished, NewBatch, Settlement, State
 from runners.base import Span
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """How far a journal segment has been stored: `end` now, `start` before."""
-
-    segment: str
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,25 +29,27 @@ class Waiting:
     oldest: datetime
 
 
-class MarkMoved(Exception):
-    """The segment was stored further than the writer believed; nothing was written.
-
-    Happens after a commit whose answer was lost and when two clones of a disk are read.
-    """
-
-
 class BatchStore(Protocol):
     """Batches and their life, as a daemon sees it."""
 
-    async def add(self, batches: Sequence[NewBatch], marks: Sequence[Mark]) -> None:
-        """Insert batches and move the journal marks, all or nothing, majority-acknowledged.
+    async def add(self, batches: Sequence[NewBatch]) -> None:
+        """Insert batches, majority-acknowledged; one that is there already is left as it is."""
 
-        Raises MarkMoved, having written nothing, unless every mark stands at its `start`: so a
-        journal that is read twice is stored once, whatever grouping the second reading chose.
-        """
+    async def add_held(self, new: NewBatch, fence: Fence, lease_s: float) -> None:
+        """Insert a batch as RUNNING under a fence; well if it is there already."""
+
+    async def covered(self, tenant: str, posts: Sequence[str]) -> list[Span]:
+        """Which lines of these posts any batch in the store holds, in no order."""
 
     async def mark(self, segment: str) -> int:
-        """How far this journal segment has been stored (0: nothing of it)."""
+        """How far this journal segment is known to have been stored (0: nothing of it)."""
+
+    async def move_marks(self, ends: Mapping[str, int]) -> None:
+        """Note how far segments have been stored; a mark never moves back.
+
+        Marks outlive the batches: an old journal that turns up again after its batches were purged
+        is still known to be stored.
+        """
 
     async def waiting(self) -> list[Waiting]:
         """The jobtypes that have READY batches."""
@@ -74,17 +67,23 @@ class BatchStore(Protocol):
         """Prolong the leases of batches this daemon holds; answer the ids it still holds."""
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """Write results, successors and counts in one transaction each or together.
+        """Write each settlement all or nothing; may write several in one go.
 
         Answers per settlement whether it took effect; False means that the fence is outdated: the
         batch was taken over, and nothing of the settlement was written.
+        """
+
+    async def fold(self, limit: int) -> int:
+        """Add ended attempts that are not in the counts yet to them, of at most `limit` batches.
+
+        The scoreboard is exact at all times: it adds up the counts and what is not folded yet.
         """
 
     async def sweep(self, limit: int) -> int:
         """ABANDONED -> READY for at most `limit` batches; counts a recovery for each."""
 
     async def purge(self, keep_s: float, limit: int) -> int:
-        """Delete at most `limit` batches that were done more than `keep_s` ago."""
+        """Delete at most `limit` folded batches that were done more than `keep_s` ago."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The life of batches in MongoDB: add, waiting, claim, renew, settle, sweep, purge.
+"""The life of batches in MongoDB: add, waiting, claim, renew, settle, sweep, fold, purge.
 
 One method per verb; filters and updates have names in `documents`. Does not decide anything:
 what to claim is the scheduler's business, what to write at the end `settle`'s.
@@ -6,25 +6,28 @@ what to claim is the scheduler's business, what to write at the end `settle`'s.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 
-from pymongo import ReturnDocument, UpdateOne
+from pymongo import ReturnDocument, UpdateOne, WriteConcern
 from pymongo.asynchronous.client_session import AsyncClientSession
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from handlers.names import JobType
-from queue_service.batch import Batch, Finished, NewBatch, Settlement, codes_of
+from queue_service.batch import Batch, Fence, Finished, NewBatch, Settlement
 from queue_service.store import documents
-from queue_service.store.base import Mark, MarkMoved, Sysid, Waiting
+from queue_service.store.base import Sysid, Waiting
 from queue_service.store.blobs import Blobs
-from queue_service.store.documents import Document
-from queue_service.store.mongo import Mongo, answering
+from queue_service.store.documents import CODES, Document
+from queue_service.store.mongo import Mongo
+from runners.base import Span
 
 _DUPLICATE = 11000
 _CLAIM_ORDER = [("prio", -1), ("dt", 1)]
+# Left unfolded for so long, a batch is anybody's to fold: its daemon is gone.
+_FOLD_OTHERS_AFTER = timedelta(seconds=60)
 
 
 class _Outdated(Exception):
@@ -34,49 +37,72 @@ class _Outdated(Exception):
 class MongoBatches:
     """`BatchStore` for one daemon, identified by its sysid."""
 
-    def __init__(self, mongo: Mongo, sysid: Sysid, *, archive: bool) -> None:
+    def __init__(self, mongo: Mongo, sysid: Sysid) -> None:
         self._mongo = mongo
         self._batches = mongo.collection("batches")
+        # A claim may be rolled back with a primary that fails: the fence then lets nothing of it
+        # through, and the batch is run again. So it need not wait for a majority, whereas
+        # everything that follows a claim does, and is behind it in the log.
+        self._claims = self._batches.with_options(write_concern=WriteConcern(1))
         self._counts = mongo.collection("counts")
         self._marks = mongo.collection("marks")
         self._blobs = Blobs(mongo)
         self._slot = sysid.slot
         self._lock = str(sysid)
-        self._archive = archive
 
-    async def add(self, batches: Sequence[NewBatch], marks: Sequence[Mark]) -> None:
-        new = await self._documents(batches)
-        moves = [_move(mark) for mark in marks]
+    # Into the store.
 
-        async def insert(session: AsyncClientSession) -> None:
-            if moves:
-                await self._move_all(moves, session)
-            if new:
-                await self._batches.insert_many(new, ordered=False, session=session)
+    async def add(self, batches: Sequence[NewBatch]) -> None:
+        with self._mongo.answering():
+            await self._insert([await self._document(batch) for batch in batches])
 
-        await self._mongo.transaction(insert)
+    async def _document(self, new: NewBatch) -> Document:
+        return documents.from_new(new, data_at=await self._blobs.keep(f"{new.id}/data", new.data))
 
-    async def _documents(self, batches: Iterable[NewBatch]) -> list[Document]:
-        with answering():
-            return [
-                documents.from_new(b, data_at=await self._blobs.keep(f"{b.id}/data", b.data))
-                for b in batches
-            ]
-
-    async def _move_all(self, moves: list[UpdateOne], session: AsyncClientSession) -> None:
+    async def _insert(self, new: list[Document]) -> set[str]:
+        """Insert; the ids of those that were there already."""
+        if not new:
+            return set()
         try:
-            result = await self._marks.bulk_write(moves, ordered=False, session=session)
+            await self._batches.insert_many(new, ordered=False)
         except BulkWriteError as error:
-            if any(problem["code"] == _DUPLICATE for problem in error.details["writeErrors"]):
-                raise MarkMoved from None
-            raise
-        if result.matched_count + result.upserted_count != len(moves):
-            raise MarkMoved
+            problems = error.details["writeErrors"]
+            if any(problem["code"] != _DUPLICATE for problem in problems):
+                raise
+            return {new[problem["index"]]["_id"] for problem in problems}
+        return set()
+
+    async def add_held(self, new: NewBatch, fence: Fence, lease_s: float) -> None:
+        with self._mongo.answering():
+            held = documents.to_held(await self._document(new), fence, lease_s)
+            try:
+                await self._batches.update_one(documents.absent(new.id), held, upsert=True)
+            except DuplicateKeyError:
+                return
+
+    async def covered(self, tenant: str, posts: Sequence[str]) -> list[Span]:
+        wanted = {"tenant": tenant, "spans.p": {"$in": list(posts)}}
+        with self._mongo.answering():
+            rows = await self._batches.find(wanted, {"spans": 1}).to_list()
+        return [span for row in rows for span in documents.to_spans(row["spans"])]
 
     async def mark(self, segment: str) -> int:
-        with answering():
+        with self._mongo.answering():
             found = await self._marks.find_one({"_id": segment})
         return int(found["end"]) if found else 0
+
+    async def move_marks(self, ends: Mapping[str, int]) -> None:
+        moves = [
+            UpdateOne(
+                {"_id": segment}, {"$max": {"end": end}, "$currentDate": {"at": True}}, upsert=True
+            )
+            for segment, end in ends.items()
+        ]
+        if moves:
+            with self._mongo.answering():
+                await self._marks.bulk_write(moves, ordered=False)
+
+    # From waiting to running.
 
     async def waiting(self) -> list[Waiting]:
         group = {
@@ -85,7 +111,7 @@ class MongoBatches:
             "jobs": {"$sum": "$n"},
             "oldest": {"$min": "$dt"},
         }
-        with answering():
+        with self._mongo.answering():
             cursor = await self._batches.aggregate(
                 [{"$match": documents.ready()}, {"$group": group}], hint="waiting"
             )
@@ -107,8 +133,8 @@ class MongoBatches:
         return await self._claim(documents.ready_of(jobtype) | documents.window_ended(), lease_s)
 
     async def _claim(self, eligible: Document, lease_s: float) -> Batch | None:
-        with answering():
-            found = await self._batches.find_one_and_update(
+        with self._mongo.answering():
+            found = await self._claims.find_one_and_update(
                 eligible,
                 documents.to_claimed(self._lock, lease_s),
                 sort=_CLAIM_ORDER,
@@ -125,50 +151,80 @@ class MongoBatches:
         if not ids:
             return set()
         mine = documents.held_by(self._lock, ids)
-        with answering():
+        with self._mongo.answering():
             await self._batches.update_many(mine, documents.to_renewed(lease_s))
             held = await self._batches.find(mine, {"_id": 1}).to_list()
         return {row["_id"] for row in held}
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        try:
-            await self._settle_together(settlements)
-        except _Outdated:
-            if len(settlements) == 1:
-                return [await self._was_mine(settlements[0])]
-            # One outdated fence spoils the group; alone, each finds out for itself.
-            return [(await self.settle([one]))[0] for one in settlements]
-        return [True] * len(settlements)
+    # The end of a run.
 
-    async def _settle_together(self, settlements: Sequence[Settlement]) -> None:
-        with answering():
-            changes = [await self._change(settlement) for settlement in settlements]
+    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """Most settlements are one write of one document; one with successors is a transaction.
+
+        Every write may be repeated: one whose answer was lost is recognised as our own.
+        """
+        single = [one for one in settlements if not one.successors]
+        several = [one for one in settlements if one.successors]
+        with self._mongo.answering():
+            took_effect = await self._settle_single(single)
+        ends = await asyncio.gather(*(self._settle_several(one) for one in several))
+        took_effect |= {one.fence.id: end for one, end in zip(several, ends, strict=True)}
+        return [took_effect[one.fence.id] for one in settlements]
+
+    async def _settle_single(self, settlements: Sequence[Settlement]) -> dict[str, bool]:
+        born = [await self._born(one, one.unstored) for one in settlements if one.unstored]
+        there = await self._insert(born)
+        # A batch that was unstored when its run ended may be there all the same: by a write whose
+        # answer was lost.
+        stored = [one for one in settlements if not one.unstored or one.fence.id in there]
+        took_effect = dict.fromkeys((document["_id"] for document in born), True)
+        return took_effect | await self._update(stored)
+
+    async def _update(self, settlements: Sequence[Settlement]) -> dict[str, bool]:
+        if not settlements:
+            return {}
         writes = [
-            UpdateOne(documents.under(settlement.fence), change)
-            for settlement, change in zip(settlements, changes, strict=True)
+            UpdateOne(documents.under(one.fence), await self._change(one)) for one in settlements
         ]
-        finished = [s.finished for s in settlements if s.finished]
-        new = await self._documents(b for s in settlements for b in s.successors)
-        counts = self._count(finished)
+        result = await self._batches.bulk_write(writes, ordered=False)
+        if result.matched_count == len(writes):
+            return {one.fence.id: True for one in settlements}
+        return await self._were_mine(settlements)
+
+    async def _settle_several(self, settlement: Settlement) -> bool:
+        """End a batch and insert what follows it, all or nothing."""
+        with self._mongo.answering():
+            change = await self._change(settlement)
+            new = [await self._document(batch) for batch in settlement.successors]
+        under = documents.under(settlement.fence)
 
         async def write(session: AsyncClientSession) -> None:
-            result = await self._batches.bulk_write(writes, ordered=False, session=session)
-            if result.matched_count != len(writes):
+            result = await self._batches.update_one(under, change, session=session)
+            if result.matched_count == 0:
                 raise _Outdated
-            if new:
-                await self._batches.insert_many(new, ordered=False, session=session)
-            if counts:
-                await self._counts.bulk_write(counts, ordered=False, session=session)
-            if not self._archive and finished:
-                ids = [done.id for done in finished]
-                await self._batches.delete_many({"_id": {"$in": ids}}, session=session)
+            await self._batches.insert_many(new, ordered=False, session=session)
 
-        await self._mongo.transaction(write)
+        try:
+            await self._mongo.transaction(write)
+        except _Outdated:
+            with self._mongo.answering():
+                return (await self._were_mine([settlement]))[settlement.fence.id]
+        return True
+
+    async def _were_mine(self, settlements: Sequence[Settlement]) -> dict[str, bool]:
+        """Tell outdated fences from writes that had taken effect although no answer came."""
+        ids = [one.fence.id for one in settlements]
+        found = self._batches.find(documents.finished_by(self._lock, ids), {"gen": 1})
+        gens = {row["_id"]: row["gen"] async for row in found}
+        return {one.fence.id: gens.get(one.fence.id) == one.fence.gen for one in settlements}
 
     async def _change(self, settlement: Settlement) -> Document | list[Document]:
         done = settlement.finished
         if done is None:
             return documents.to_free(settlement.free_after_s, careful=settlement.careful)
+        return {"$set": await self._end(settlement, done)}
+
+    async def _end(self, settlement: Settlement, done: Finished) -> Document:
         name = f"{done.id}/out.{settlement.fence.gen}"
         return documents.to_finished(
             done,
@@ -177,32 +233,52 @@ class MongoBatches:
             out_at=await self._blobs.keep(name, done.out),
         )
 
-    def _count(self, finished: Sequence[Finished]) -> list[UpdateOne]:
-        """Counts per jobtype and code, in documents that only this daemon's slot writes.
+    async def _born(self, settlement: Settlement, new: NewBatch) -> Document:
+        """The document of a batch that is inserted when it has already ended."""
+        done = settlement.finished
+        if done is None:
+            raise ValueError(f"batch {new.id} is not in the store and has not ended")
+        claimed = {"gen": settlement.fence.gen, "ready_dt": new.dt, "claim_dt": new.dt}
+        return await self._document(new) | claimed | await self._end(settlement, done)
 
-        They change in the transaction that ends the attempts they count, so they are exact after
-        a crash; and no two daemons meet in one document.
-        """
+    # Housekeeping.
+
+    async def fold(self, limit: int) -> int:
+        now = await self._mongo.now()
+        wanted = documents.to_fold(self._lock, now - _FOLD_OTHERS_AFTER)
+        fields = {"tenant": 1, "type": 1, "tally": 1}
+
+        async def fold(session: AsyncClientSession) -> int:
+            found = self._batches.find(wanted, fields, session=session).hint("tally").limit(limit)
+            rows = await found.to_list()
+            if not rows:
+                return 0
+            ids = {"_id": {"$in": [row["_id"] for row in rows]}}
+            await self._batches.update_many(ids, documents.to_folded(), session=session)
+            await self._counts.bulk_write(self._sums(rows), ordered=False, session=session)
+            return len(rows)
+
+        return await self._mongo.transaction(fold)
+
+    def _sums(self, rows: Sequence[Document]) -> list[UpdateOne]:
+        """One addition per jobtype, to a document that only this daemon's slot writes."""
         sums: dict[JobType, Counter[str]] = {}
-        for done in finished:
-            sums.setdefault(done.jobtype, Counter()).update(codes_of(done))
-        updates = []
-        for jobtype, codes in sums.items():
-            key = {"_id": f"{jobtype}/{self._slot}"}
-            owner: dict[str, Any] = {"tenant": jobtype.tenant, "type": jobtype.type}
-            updates.append(UpdateOne(key, {"$inc": dict(codes), "$setOnInsert": owner}, True))
-        return updates
-
-    async def _was_mine(self, settlement: Settlement) -> bool:
-        """Tell an outdated fence from a commit whose answer was lost."""
-        with answering():
-            found = await self._batches.find_one(
-                documents.finished_by(settlement.fence), {"_id": 1}
+        for row in rows:
+            sums.setdefault(documents.jobtype_of(row), Counter()).update(row["tally"])
+        return [
+            UpdateOne(
+                {"_id": f"{jobtype}/{self._slot}"},
+                {
+                    "$inc": {code: codes[code] for code in CODES},
+                    "$setOnInsert": {"tenant": jobtype.tenant, "type": jobtype.type},
+                },
+                upsert=True,
             )
-        return found is not None
+            for jobtype, codes in sums.items()
+        ]
 
     async def sweep(self, limit: int) -> int:
-        with answering():
+        with self._mongo.answering():
             rows = await self._batches.find(documents.abandoned(), {"_id": 1}).to_list(limit)
             if not rows:
                 return 0
@@ -212,8 +288,8 @@ class MongoBatches:
         return result.modified_count
 
     async def purge(self, keep_s: float, limit: int) -> int:
-        with answering():
-            old = documents.done_before(await self._mongo.now() - timedelta(seconds=keep_s))
+        with self._mongo.answering():
+            old = documents.purgeable(await self._mongo.now() - timedelta(seconds=keep_s))
             cursor = self._batches.find(old, {"out_at": 1, "data_at": 1}).limit(limit)
             rows = await cursor.to_list()
             if not rows:
@@ -221,10 +297,3 @@ class MongoBatches:
             await self._blobs.remove([r["_id"] for r in rows if "out_at" in r or "data_at" in r])
             result = await self._batches.delete_many({"_id": {"$in": [r["_id"] for r in rows]}})
         return result.deleted_count
-
-
-def _move(mark: Mark) -> UpdateOne:
-    """Move a mark, or fail: the upsert of a segment's first mark collides if there is one."""
-    expected: Any = mark.start or {"$exists": False}
-    change = {"$set": {"end": mark.end}, "$currentDate": {"at": True}}
-    return UpdateOne({"_id": mark.segment, "end": expected}, change, upsert=mark.start == 0)

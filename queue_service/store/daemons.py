@@ -13,13 +13,14 @@ from pymongo.errors import DuplicateKeyError
 
 from queue_service.store.base import Sysid
 from queue_service.store.documents import Document
-from queue_service.store.mongo import Mongo, answering
+from queue_service.store.mongo import Mongo
 
 
 class MongoDaemons:
     """`DaemonRegistry`."""
 
     def __init__(self, mongo: Mongo) -> None:
+        self._mongo = mongo
         self._daemons = mongo.collection("daemons")
 
     async def reserve(self, info: Mapping[str, str], lease_s: float) -> Sysid:
@@ -29,7 +30,7 @@ class MongoDaemons:
                 return sysid
 
     async def _take_lapsed(self, info: Mapping[str, str], lease_s: float) -> Sysid | None:
-        with answering():
+        with self._mongo.answering():
             found = await self._daemons.find_one_and_update(
                 {"$expr": {"$lte": ["$dt", "$$NOW"]}},
                 [
@@ -48,7 +49,7 @@ class MongoDaemons:
 
     async def _take_new(self, info: Mapping[str, str], lease_s: float) -> Sysid | None:
         """None when another daemon took the same new slot first."""
-        with answering():
+        with self._mongo.answering():
             last = await self._daemons.find_one({}, sort=[("_id", -1)])
             slot = int(last["_id"]) + 1 if last else 1
             try:
@@ -71,14 +72,14 @@ class MongoDaemons:
         return Sysid(slot=slot, epoch=1) if result.upserted_id is not None else None
 
     async def renew_sysid(self, sysid: Sysid, lease_s: float) -> bool:
-        with answering():
+        with self._mongo.answering():
             result = await self._daemons.update_one(
                 _held_by(sysid), [{"$set": {"dt": _lease_end(lease_s)}}]
             )
         return result.matched_count == 1
 
     async def release(self, sysid: Sysid) -> None:
-        with answering():
+        with self._mongo.answering():
             await self._daemons.update_one(_held_by(sysid), [{"$set": {"dt": "$$NOW"}}])
 
 

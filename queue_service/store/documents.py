@@ -26,6 +26,7 @@ from queue_service.batch import (
     State,
     archived_dt,
     code_of,
+    codes_of,
 )
 from runners.base import Span
 
@@ -36,6 +37,9 @@ _FREE: Document = {"lock": FREE}
 _HELD: Document = {"lock": {"$gte": FIRST_SYSID}}
 _DONE: Document = {"lock": DONE}
 CODES = ("ok", "failed", "retry", "error")
+# A done batch carries its counts by code until they are folded into the counts collection.
+_UNFOLDED: Document = {"tally.ok": {"$exists": True}}
+_FOLDED: Document = {"tally.ok": {"$exists": False}}
 
 # Claims and the waiting list must not see the archive, so their indexes are partial: a batch leaves
 # them with the claim. The waiting list and the scoreboard are answered from the index alone.
@@ -58,6 +62,17 @@ INDEXES = [
         partialFilterExpression=_DONE,
     ),
     IndexModel([("done_dt", 1)], name="purge", partialFilterExpression=_DONE),
+    IndexModel(
+        [
+            ("tenant", 1),
+            ("type", 1),
+            ("by", 1),
+            ("done_dt", 1),
+            *((f"tally.{c}", 1) for c in CODES),
+        ],
+        name="tally",
+        partialFilterExpression=_UNFOLDED,
+    ),
 ]
 
 
@@ -86,8 +101,21 @@ def abandoned() -> Document:
     return _HELD | _DUE
 
 
-def done_before(moment: datetime) -> Document:
-    return _DONE | {"done_dt": {"$lt": moment}}
+def purgeable(done_before: datetime) -> Document:
+    return _DONE | _FOLDED | {"done_dt": {"$lt": done_before}}
+
+
+def to_fold(lock: str, done_before: datetime) -> Document:
+    """Done batches whose counts this daemon adds up: its own, and those others left lying."""
+    return _UNFOLDED | {"$or": [{"by": lock}, {"done_dt": {"$lt": done_before}}]}
+
+
+def unfolded_of(tenant: str) -> Document:
+    return {"tenant": tenant} | _UNFOLDED
+
+
+def to_folded() -> Document:
+    return {"$unset": {"tally": 1}}
 
 
 def done_of(tenant: str) -> Document:
@@ -104,6 +132,12 @@ def in_state(state: State | None, now: datetime) -> Document:
         State.RUNNING: _HELD,
         State.DONE: _DONE,
     }[state]
+
+
+def unfolded_counts(tenant: str) -> list[Document]:
+    """A pipeline that adds up, by type, the ended attempts that are not folded yet."""
+    sums = {code: {"$sum": f"$tally.{code}"} for code in CODES}
+    return [{"$match": unfolded_of(tenant)}, {"$group": {"_id": "$type", **sums}}]
 
 
 def live_jobs(tenant: str) -> list[list[Document]]:
@@ -140,6 +174,11 @@ def to_renewed(lease_s: float) -> list[Document]:
     return [{"$set": {"dt": _server_time_plus(lease_s)}}]
 
 
+def absent(batch_id: str) -> Document:
+    """Matches nothing, so that an upsert with it inserts; or fails if the batch is there."""
+    return {"_id": batch_id, "gen": {"$exists": False}}
+
+
 def to_free(after_s: float, *, careful: bool) -> list[Document]:
     """Back to waiting without an attempt lost: the seed's `unget`."""
     change: Document = {"lock": FREE, "dt": _server_time_plus(after_s)}
@@ -159,7 +198,7 @@ def to_finished(done: Finished, by: str, *, narrowed: bool, out_at: str | None) 
 
     `narrowed`: only its first lines have ended, the others went to successors. `out_at` names the
     file that holds an oversized result block. `by` lets a daemon whose answer was lost find out
-    that the result in the store is its own.
+    that the result in the store is its own. The answer holds fields to be set.
     """
     change: Document = {
         "lock": DONE,
@@ -168,6 +207,7 @@ def to_finished(done: Finished, by: str, *, narrowed: bool, out_at: str | None) 
         "ok": done.ok,
         "bad": [[line.index, line.exitcode, line.again] for line in done.bad],
         "codes": sorted(final_codes(done)),
+        "tally": dict.fromkeys(CODES, 0) | codes_of(done),
         "out": Binary(b"" if out_at is not None else done.out),
         "run_s": done.run_s,
         "cpu_s": done.cpu_s,
@@ -181,11 +221,11 @@ def to_finished(done: Finished, by: str, *, narrowed: bool, out_at: str | None) 
         change["log"] = Binary(done.log)
     if narrowed:
         change |= {"n": done.count, "spans": _from_spans(done.spans), "data": Binary(done.data)}
-    return {"$set": change}
+    return change
 
 
-def finished_by(fence: Fence) -> Document:
-    return _DONE | {"_id": fence.id, "by": fence.lock, "gen": fence.gen}
+def finished_by(lock: str, ids: Sequence[str]) -> Document:
+    return _DONE | {"_id": {"$in": list(ids)}, "by": lock}
 
 
 def final_codes(done: Finished) -> set[str]:
@@ -221,6 +261,18 @@ def from_new(batch: NewBatch, *, data_at: str | None) -> Document:
     if data_at is not None:
         document["data_at"] = data_at
     return document
+
+
+def to_held(document: Document, fence: Fence, lease_s: float) -> list[Document]:
+    """Put a batch there under a lease, which only an update can reckon by the server's clock."""
+    held: Document = {
+        "lock": fence.lock,
+        "gen": fence.gen,
+        "ready_dt": document["dt"],
+        "claim_dt": "$$NOW",
+        "dt": _server_time_plus(lease_s),
+    }
+    return [{"$replaceWith": {"$mergeObjects": [{"$literal": document}, held]}}]
 
 
 def to_batch(document: Mapping[str, Any]) -> Batch:

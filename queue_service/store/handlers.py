@@ -14,7 +14,7 @@ from pymongo.errors import DuplicateKeyError
 
 from handlers.definition import Definition, Handler
 from queue_service.store.documents import Document
-from queue_service.store.mongo import Mongo, answering
+from queue_service.store.mongo import Mongo
 
 _FIELDS = tuple(field.name for field in fields(Definition))
 
@@ -23,6 +23,7 @@ class MongoHandlers:
     """`HandlerStore`."""
 
     def __init__(self, mongo: Mongo) -> None:
+        self._mongo = mongo
         self._handlers = mongo.collection("handlers")
 
     async def put(self, tenant: str, name: str, definition: Definition) -> tuple[Handler, bool]:
@@ -46,7 +47,7 @@ class MongoHandlers:
 
     async def _insert(self, document: Document) -> bool:
         """False when somebody else took the version number: the caller looks again."""
-        with answering():
+        with self._mongo.answering():
             try:
                 await self._handlers.insert_one(document)
             except DuplicateKeyError:
@@ -54,7 +55,7 @@ class MongoHandlers:
         return True
 
     async def _newest(self, tenant: str, name: str) -> Document | None:
-        with answering():
+        with self._mongo.answering():
             return await self._handlers.find_one(
                 {"tenant": tenant, "name": name}, sort=[("version", -1)]
             )
@@ -65,14 +66,14 @@ class MongoHandlers:
             return None
         if version is None or version == newest["version"]:
             return _to_handler(newest)
-        with answering():
+        with self._mongo.answering():
             found = await self._handlers.find_one(
                 {"tenant": tenant, "name": name, "version": version, "deleted": False}
             )
         return _to_handler(found) if found else None
 
     async def versions(self, tenant: str, name: str) -> list[tuple[Handler, datetime]]:
-        with answering():
+        with self._mongo.answering():
             cursor = self._handlers.find({"tenant": tenant, "name": name, "deleted": False})
             rows = await cursor.sort("version", -1).to_list()
         return [(_to_handler(row), row["_id"].generation_time) for row in rows]
@@ -86,7 +87,7 @@ class MongoHandlers:
             {"$match": {"deleted": False}},
             {"$sort": {"name": 1}},
         ]
-        with answering():
+        with self._mongo.answering():
             rows = await (await self._handlers.aggregate(newest)).to_list()
         return [(_to_handler(row), row["_id"].generation_time) for row in rows]
 
@@ -110,7 +111,7 @@ class MongoHandlers:
         newest = await self._newest(tenant, name)
         if newest is None or newest["version"] == version:
             return False
-        with answering():
+        with self._mongo.answering():
             result = await self._handlers.delete_one(
                 {"tenant": tenant, "name": name, "version": version}
             )

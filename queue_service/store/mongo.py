@@ -35,24 +35,15 @@ class UnusableStore(Exception):
     """A MongoDB that answers but cannot keep Hearth's promises; the message says why."""
 
 
-@contextmanager
-def answering() -> Iterator[None]:
-    """Turn "MongoDB does not answer" into StoreUnavailable; let real mistakes through."""
-    try:
-        yield
-    except PyMongoError as error:
-        away = isinstance(error, (ConnectionFailure, ExecutionTimeout, WTimeoutError))
-        if away or error.timeout or any(map(error.has_error_label, _PASSING)):
-            raise StoreUnavailable(f"MongoDB does not answer: {_reason(error)}") from error
-        raise
-
-
 def _reason(error: PyMongoError) -> str:
     return str(error).split(", Timeout:")[0][:200]
 
 
 class Mongo:
-    """One client. Writes are majority-acknowledged and retryable, reads see the majority."""
+    """One client. Writes are majority-acknowledged and retryable, reads see the majority.
+
+    `answers` is whether MongoDB did when it was last asked anything.
+    """
 
     def __init__(self, uri: str, database: str, timeout_s: float) -> None:
         self.client: AsyncMongoClient[Document] = AsyncMongoClient(
@@ -69,13 +60,27 @@ class Mongo:
             write_concern=WriteConcern("majority"),
             read_concern=ReadConcern("majority"),
         )
+        self.answers = True
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Turn "MongoDB does not answer" into StoreUnavailable; let real mistakes through."""
+        try:
+            yield
+        except PyMongoError as error:
+            away = isinstance(error, (ConnectionFailure, ExecutionTimeout, WTimeoutError))
+            if away or error.timeout or any(map(error.has_error_label, _PASSING)):
+                self.answers = False
+                raise StoreUnavailable(f"MongoDB does not answer: {_reason(error)}") from error
+            raise
+        self.answers = True
 
     def collection(self, name: str) -> AsyncCollection[Document]:
         return self.database[name]
 
     async def prepare(self) -> None:
         """Check that the server can keep the promises, and make the indexes."""
-        with answering():
+        with self.answering():
             hello = await self.client.admin.command("hello")
             if "setName" not in hello and hello.get("msg") != "isdbgrid":
                 raise UnusableStore(
@@ -96,7 +101,7 @@ class Mongo:
 
     async def now(self) -> datetime:
         """The server's clock, by which all leases are judged."""
-        with answering():
+        with self.answering():
             # A command's answer does not follow the client's own codec options.
             hello = await self.client.admin.command("hello", codec_options=_AWARE)
         moment: datetime = hello["localTime"]
@@ -104,7 +109,7 @@ class Mongo:
 
     async def transaction(self, work: Callable[[AsyncClientSession], Awaitable[_T]]) -> _T:
         """Run `work` all or nothing; it may be called again and must write through the session."""
-        with answering():
+        with self.answering():
             async with self.client.start_session() as session:
                 return await session.with_transaction(
                     work, ReadConcern("snapshot"), WriteConcern("majority")

@@ -15,7 +15,7 @@ from queue_service.store import documents
 from queue_service.store.base import Seen, TypeCounts
 from queue_service.store.blobs import Blobs
 from queue_service.store.documents import CODES, Document
-from queue_service.store.mongo import Mongo, answering
+from queue_service.store.mongo import Mongo
 
 _RECENT = timedelta(seconds=60)
 _RECENT_MAX = 2000
@@ -33,7 +33,7 @@ class MongoResults:
         self._blobs = Blobs(mongo)
 
     async def job(self, tenant: str, post: str, line: int) -> list[tuple[Seen, bytes]]:
-        with answering():
+        with self._mongo.answering():
             cursor = self._batches.find(documents.holds_job(tenant, post, line))
             rows = await cursor.sort("attempt", -1).to_list()
             now = await self._mongo.now()
@@ -67,18 +67,18 @@ class MongoResults:
 
     async def outline(self, tenant: str, post: str) -> list[Finished]:
         wanted = documents.done_of(tenant) | {"spans.p": post}
-        with answering():
+        with self._mongo.answering():
             rows = await self._batches.find(wanted, _NO_BLOCKS).to_list()
         return [documents.to_done(row) for row in rows]
 
     async def finished(self, tenant: str, batch_id: str) -> Finished | None:
         wanted = documents.done_of(tenant) | {"_id": batch_id}
-        with answering():
+        with self._mongo.answering():
             row = await self._batches.find_one(wanted, _NO_DATA)
             return await self._finished(row) if row else None
 
     async def known(self, tenant: str, post: str) -> bool:
-        with answering():
+        with self._mongo.answering():
             found = await self._batches.find_one({"tenant": tenant, "spans.p": post}, {"_id": 1})
         return found is not None
 
@@ -101,7 +101,7 @@ class MongoResults:
                 {"done_dt": {"$gt": moment}},
                 {"done_dt": moment, "_id": {"$gte": batch_id}},
             ]
-        with answering():
+        with self._mongo.answering():
             cursor = self._batches.find(wanted, _NO_DATA, batch_size=20).hint("results")
             async for row in cursor.sort([("done_dt", 1), ("_id", 1)]):
                 yield await self._finished(row)
@@ -114,7 +114,7 @@ class MongoResults:
             wanted["type"] = type_
         if until is not None:
             wanted["_id"] = {"$lte": until}
-        with answering():
+        with self._mongo.answering():
             now = await self._mongo.now()
             wanted |= documents.in_state(state, now)
             cursor = self._batches.find(wanted, _NO_BLOCKS).sort("_id", -1).limit(limit)
@@ -123,15 +123,19 @@ class MongoResults:
     async def scoreboard(self, tenant: str) -> list[TypeCounts]:
         """One snapshot for all parts, so that a job on the move is counted exactly once."""
         board = _Board()
-        with answering():
+        with self._mongo.answering():
             async with self._mongo.client.start_session(snapshot=True) as session:
                 for pipeline in documents.live_jobs(tenant):
                     cursor = await self._batches.aggregate(pipeline, session=session)
                     async for row in cursor:
                         board.add(row["_id"]["type"], row["_id"]["state"], row["jobs"])
+                unfolded = await self._batches.aggregate(
+                    documents.unfolded_counts(tenant), hint="tally", session=session
+                )
+                async for row in unfolded:
+                    board.add_codes(row["_id"], row)
                 async for row in self._counts.find({"tenant": tenant}, session=session):
-                    for code in CODES:
-                        board.add(row["type"], code, row.get(code, 0))
+                    board.add_codes(row["type"], row)
             since = await self._mongo.now() - _RECENT
             recent = documents.done_of(tenant) | {"done_dt": {"$gt": since}}
             fields = {"type": 1, "n": 1, "run_s": 1, "wait_s": 1}
@@ -151,6 +155,10 @@ class _Board:
     def add(self, type_: str, name: str, jobs: int) -> None:
         row = self._counts.setdefault(type_, {})
         row[name] = row.get(name, 0) + jobs
+
+    def add_codes(self, type_: str, row: Mapping[str, Any]) -> None:
+        for code in CODES:
+            self.add(type_, code, row[code])
 
     def observe(self, row: Mapping[str, Any]) -> None:
         self._recent.setdefault(row["type"], []).append(row)

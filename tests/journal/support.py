@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,12 +53,15 @@ def journals_on(
     cursor_every_s: float = QUIET,
     queue_bytes: int = 1 << 26,
     open_files: int = 128,
+    tail_bytes: int = 0,
 ) -> Journals:
+    """Without a tail, so that what is read comes from the disk, unless a test asks for one."""
     settings = JournalSettings(
         segment_bytes=segment_bytes,
         cursor_every_s=cursor_every_s,
         queue_bytes=queue_bytes,
         open_files=open_files,
+        tail_bytes=tail_bytes,
     )
     return Journals(
         root,
@@ -78,9 +80,3 @@ async def drain(journal: Journal, max_records: int = 3, now: float = 0.0) -> lis
         found += await journal.read(reservation)
         assert await journal.commit(reservation)
     return found
-
-
-async def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not holds():  # noqa: ASYNC110 (the condition is made true in a thread)
-            await asyncio.sleep(0.002)

@@ -11,9 +11,10 @@ import pytest
 
 from queue_service.errors import JournalFull, JournalUnavailable
 from queue_service.journal.segment import SegmentName
+from tests.waiting import eventually
 
 from .memory_disk import MemoryDisk, Torn
-from .support import ROOT, drain, eventually, journals_on, record
+from .support import ROOT, drain, journals_on, record
 
 
 def is_log(path: Path) -> bool:

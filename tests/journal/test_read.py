@@ -9,9 +9,10 @@ import pytest
 
 from queue_service.errors import JournalUnavailable
 from queue_service.journal import Journal, Record, ReservationLapsed
+from tests.waiting import eventually
 
 from .memory_disk import MemoryDisk
-from .support import ROOT, Alarms, drain, eventually, journals_on, record
+from .support import ROOT, Alarms, drain, journals_on, record
 
 
 async def fill(journal: Journal, count: int, first: int = 0) -> None:
