@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from queue_service import clock
-from queue_service.errors import Unauthorized
+from queue_service.errors import StoreUnavailable, Unauthorized
 from queue_service.store.base import Key, TenantStore
 
 _FORM = re.compile(r"hearth_([a-z0-9]{8})_([A-Za-z0-9_-]{43})")
 _ID_CHARS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _REMEMBERED_S = 5.0
+_TRUSTED_S = 3600.0
 _REMEMBERED_MAX = 10_000
 _NO_DIGEST = bytes(32)
 
@@ -52,7 +53,10 @@ def _digest(secret: str) -> bytes:
 
 
 class Keys:
-    """Checks keys. A good one is remembered for a moment, so revoking takes up to 5 seconds."""
+    """Checks keys. A good one is remembered for a moment, so revoking takes up to 5 seconds.
+
+    While the store does not answer, keys that were good of late stay so: submitting must go on.
+    """
 
     def __init__(self, tenants: TenantStore, admin_key: str) -> None:
         self._tenants = tenants
@@ -62,12 +66,21 @@ class Keys:
     async def caller(self, authorization: str) -> Caller:
         """Whom an Authorization header speaks for; Unauthorized, always alike, for any other."""
         known = self._known.get(authorization)
-        if known and clock.monotonic() < known[0]:
+        now = clock.monotonic()
+        if known and now < known[0] + _REMEMBERED_S:
             return known[1]
-        caller = await self._check(authorization)
+        try:
+            caller = await self._check(authorization)
+        except StoreUnavailable:
+            if known and now < known[0] + _TRUSTED_S:
+                return known[1]
+            raise
+        except Unauthorized:
+            self._known.pop(authorization, None)
+            raise
         if len(self._known) >= _REMEMBERED_MAX:
             self._known.clear()
-        self._known[authorization] = (clock.monotonic() + _REMEMBERED_S, caller)
+        self._known[authorization] = (now, caller)
         return caller
 
     async def _check(self, authorization: str) -> Caller:

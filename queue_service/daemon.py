@@ -54,6 +54,7 @@ log = structlog.get_logger(__name__)
 
 _CLOCK_SKEW_MAX_S = 5.0
 _FLUSH_S = 5.0
+_LAST_REQUESTS_S = 5.0
 _KEEPALIVE_S = 75.0
 
 
@@ -153,6 +154,7 @@ class Daemon:
             tenants=tenants,
             runner=self._runner,
             defaults=defaults,
+            body_max_bytes=s.body_max_bytes,
             wait_max_s=s.wait_max_s,
             look_again=self._dispatch.look_again,
             health=self.health,
@@ -180,9 +182,12 @@ class Daemon:
 
     async def _listen(self) -> str:
         s = self._settings
-        app = make_app(self._services, s.body_max_bytes)
         self._web = web.AppRunner(
-            app, access_log=None, keepalive_timeout=_KEEPALIVE_S, handle_signals=False
+            make_app(self._services),
+            access_log=None,
+            keepalive_timeout=_KEEPALIVE_S,
+            handle_signals=False,
+            shutdown_timeout=_LAST_REQUESTS_S,
         )
         await self._web.setup()
         site = web.TCPSite(self._web, s.host, s.port, backlog=1024)
@@ -213,6 +218,7 @@ class Daemon:
         s = self._settings
         self._accepting = False
         log.info("daemon.draining", held=len(self._dispatch.held))
+        self._services.waiters.release()
         await self._web.cleanup()  # stops listening, lets requests under way end
         await self._dispatch.drain(s.drain_s)
         await self._ingest.flush(_FLUSH_S)

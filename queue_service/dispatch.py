@@ -49,11 +49,16 @@ class DispatchSettings:
 
 @dataclass(slots=True)
 class _Backlog:
-    """What is believed to wait of one type; claims that were begun are already taken off."""
+    """What is believed to wait of one type; claims that were begun are already taken off.
+
+    `news` counts how often more was heard of, so that a claim which found nothing does not undo
+    what came after it.
+    """
 
     batches: int
     jobs: int
     oldest: datetime
+    news: int = 0
 
 
 @dataclass(slots=True)
@@ -110,13 +115,17 @@ class Dispatch:
             else:
                 backlog.batches += 1
                 backlog.jobs += batch.count
+                backlog.news += 1
         self._wake.set()
 
     async def take(self, new: NewBatch) -> Awaitable[bool] | None:
         """Run a batch out of the journal, if there is room for it that nobody else waits for."""
         if self._draining or len(self._tasks) >= _HELD_MAX or new.dt > clock.now():
             return None
-        handler = await self._handlers.find(new.jobtype)
+        try:
+            handler = await self._handlers.find(new.jobtype)
+        except StoreUnavailable:
+            return None
         if handler is None or self._someone_waits() or not self._has_room(handler):
             return None
         _log_entered(new)
@@ -167,9 +176,10 @@ class Dispatch:
         handler = handlers[jobtype] if jobtype else None
         if jobtype is None or handler is None:
             return False
-        self._waiting[jobtype].batches -= 1
+        backlog = self._waiting[jobtype]
+        backlog.batches -= 1
         self._starting += 1
-        self._start(self._serve(jobtype, handler))
+        self._start(self._serve(jobtype, handler, backlog))
         return True
 
     async def _look(self) -> None:
@@ -236,18 +246,18 @@ class Dispatch:
 
     # One batch, from claim to settlement.
 
-    async def _serve(self, jobtype: JobType, handler: Handler) -> None:
+    async def _serve(self, jobtype: JobType, handler: Handler, backlog: _Backlog) -> None:
         """A batch out of the store."""
+        news = backlog.news
         try:
             batch = await self._store.claim(jobtype, self._settings.lease_s)
         finally:
             self._starting -= 1
         if batch is None:
-            self._waiting.pop(jobtype, None)
+            if backlog.news == news:
+                backlog.batches = backlog.jobs = 0
             return
-        backlog = self._waiting.get(jobtype)
-        if backlog:
-            backlog.jobs = max(0, backlog.jobs - batch.count)
+        backlog.jobs = max(0, backlog.jobs - batch.count)
         held = self._hold(_Held(batch))
         await self._settle(held, handler, await self._run(held, handler))
 

@@ -1,7 +1,7 @@
 """Which handler runs a jobtype, remembered for a moment.
 
-A new version uploaded here holds at once, one uploaded at another daemon after `ttl_s`. Knows no
-runner and checks no source.
+A new version uploaded here holds at once, one uploaded at another daemon after `ttl_s`. While the
+store is away, what was known of late goes on to hold. Knows no runner and checks no source.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from handlers.definition import Handler
 from handlers.names import JobType, split_version
 from queue_service import clock
+from queue_service.errors import StoreUnavailable
 from queue_service.store.base import HandlerStore
 
 _ENTRIES_MAX = 10_000
@@ -29,7 +30,12 @@ class HandlerCache:
         if known and now < known[0]:
             return known[1]
         name, version = split_version(jobtype.type)
-        handler = await self._store.get(jobtype.tenant, name, version)
+        try:
+            handler = await self._store.get(jobtype.tenant, name, version)
+        except StoreUnavailable:
+            if known:
+                return known[1]
+            raise
         if len(self._known) >= _ENTRIES_MAX:
             self._known.clear()
         self._known[jobtype] = (now + self._ttl_s, handler)

@@ -15,12 +15,17 @@ from queue_service.records import ResultRecord, final_records
 
 
 class Waiter:
-    """One post that is waited for. `complete` is set when every job of it has ended."""
+    """One post that is waited for. `over` is set when every job of it has ended, or never will
+    while this daemon lives; `complete` tells the two apart."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.records: dict[int, ResultRecord] = {}
-        self.complete = asyncio.Event()
+        self.over = asyncio.Event()
+
+    @property
+    def complete(self) -> bool:
+        return len(self.records) >= self.count
 
     def add(self, done: Finished, post: str) -> None:
         for record in final_records(done, post=post):
@@ -28,8 +33,8 @@ class Waiter:
         self.check()
 
     def check(self) -> None:
-        if len(self.records) >= self.count:
-            self.complete.set()
+        if self.complete:
+            self.over.set()
 
 
 class Waiters:
@@ -45,6 +50,11 @@ class Waiters:
             yield waiter
         finally:
             del self._by_post[post]
+
+    def release(self) -> None:
+        """Let everybody go: the daemon is about to stop."""
+        for waiter in self._by_post.values():
+            waiter.over.set()
 
     def finished(self, done: Finished) -> None:
         """Tell whoever waits. Costs nothing while nobody does."""

@@ -50,9 +50,9 @@ async def readyz(request: web.Request) -> web.Response:
     return json_response(health, status=503 if health["status"] == "unavailable" else 200)
 
 
-def make_app(use: Services, body_max_bytes: int) -> web.Application:
-    # One byte more than allowed reaches intake, which answers with the limit's name.
-    app = web.Application(middlewares=[problems], client_max_size=body_max_bytes + 1)
+def make_app(use: Services) -> web.Application:
+    # aiohttp refuses a body that reaches this size, Hearth one that is over its own.
+    app = web.Application(middlewares=[problems], client_max_size=use.body_max_bytes + 1)
     app[SERVICES] = use
     app.add_routes(ROUTES)
     app.add_routes([web.get("/livez", livez), web.get("/readyz", readyz)])

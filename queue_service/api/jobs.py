@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -62,22 +63,21 @@ def _answer(status: int, accepted: Accepted, results: bytes = b"") -> web.Respon
 
 
 async def _waited(use: Services, tenant: str, accepted: Accepted, wait_s: float) -> web.Response:
-    with use.waiters.watch(accepted.post, accepted.count) as waiter:
-        try:
-            async with asyncio.timeout(wait_s):
-                await _complete(use, tenant, accepted.post, waiter)
-        except TimeoutError:
-            return _answer(202, accepted)
+    with use.waiters.watch(accepted.post, accepted.count) as waiter, suppress(TimeoutError):
+        async with asyncio.timeout(wait_s):
+            await _complete(use, tenant, accepted.post, waiter)
+    if not waiter.complete:
+        return _answer(202, accepted)
     ordered = [waiter.records[line].as_json() for line in sorted(waiter.records)]
     return _answer(200, accepted, orjson.dumps(ordered))
 
 
 async def _complete(use: Services, tenant: str, post: str, waiter: Waiter) -> None:
     """Wait to be told; what another daemon finished is found by looking."""
-    while not waiter.complete.is_set():
+    while not waiter.over.is_set():
         try:
             async with asyncio.timeout(_LOOK_EVERY_S):
-                await waiter.complete.wait()
+                await waiter.over.wait()
         except TimeoutError:
             await _look(use, tenant, post, waiter)
 

@@ -15,6 +15,7 @@ from aiohttp.typedefs import Handler
 
 from handlers.definition import InvalidHandler
 from handlers.names import InvalidName
+from queue_service.api.services import services
 from queue_service.errors import BadRequest, InvalidUpload, QueueError, TooLarge
 
 log = structlog.get_logger(__name__)
@@ -34,7 +35,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except InvalidHandler as error:
         return problem(InvalidUpload(str(error)))
     except web.HTTPRequestEntityTooLarge:
-        limit = request.app._client_max_size
+        limit = services(request).body_max_bytes
         return problem(TooLarge(f"the body is over {limit} bytes"))
     except web.HTTPException as error:
         return _answer(error.status, f"http-{error.status}", error.reason, "", error.headers)

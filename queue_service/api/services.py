@@ -34,6 +34,7 @@ class Services:
     tenants: TenantStore
     runner: Runner
     defaults: Defaults
+    body_max_bytes: int
     wait_max_s: float
     look_again: Callable[[], None]
     health: Callable[[], dict[str, str]]

@@ -172,9 +172,7 @@ class Appender:
             group = self._groups[0]
             group.begun = True
             try:
-                flushed = await loop.run_in_executor(
-                    self._shared.pool, self._write, group.records
-                )
+                flushed = await loop.run_in_executor(self._shared.pool, self._write, group.records)
             except Exception as error:
                 # The boundary of all writing: whatever went wrong, nobody may be left waiting.
                 self._fail(error)
