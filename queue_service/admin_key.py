@@ -10,15 +10,31 @@ from queue_service.auth import new_key
 FILE_NAME = "admin.key"
 
 
+class AdminKeyUnusable(ValueError):
+    """The file is there, but there is no key in it."""
+
+
 def admin_key(data: Path) -> str:
     """Read DATA/admin.key, or make it."""
     path = data / FILE_NAME
-    try:
-        # O_EXCL: two daemons that start together must not each believe in their own key.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    except FileExistsError:
-        return path.read_text().strip()
-    with os.fdopen(descriptor, "w") as file:
-        key = new_key()
-        file.write(key + "\n")
+    if not path.exists():
+        _make(path)
+    key = path.read_text().strip()
+    if not key:
+        raise AdminKeyUnusable(f"{path} is empty: remove it, and the next start makes a new key")
     return key
+
+
+def _make(path: Path) -> None:
+    """Put a whole file in place, or none; of two daemons that start together one wins."""
+    temporary = path.with_name(f"{FILE_NAME}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(new_key() + "\n")
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        return  # the other one's key holds
+    finally:
+        temporary.unlink()

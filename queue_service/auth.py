@@ -49,7 +49,8 @@ def stored_form(key: str, tenant: str, now: datetime) -> Key:
 
 
 def _digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode()).digest()
+    # A header may hold bytes that are no UTF-8; those come as lone surrogates.
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 class Keys:
@@ -60,7 +61,7 @@ class Keys:
 
     def __init__(self, tenants: TenantStore, admin_key: str) -> None:
         self._tenants = tenants
-        self._admin = hashlib.sha256(admin_key.encode()).digest()
+        self._admin = _digest(admin_key)
         self._known: dict[str, tuple[float, Caller]] = {}
 
     async def caller(self, authorization: str) -> Caller:
@@ -88,7 +89,7 @@ class Keys:
         key = key.strip()
         if scheme.lower() != "bearer":
             raise Unauthorized("send a key: Authorization: Bearer hearth_…")
-        if hmac.compare_digest(hashlib.sha256(key.encode()).digest(), self._admin):
+        if key and hmac.compare_digest(_digest(key), self._admin):
             return Caller(None, "admin")
         form = _FORM.fullmatch(key)
         found = await self._tenants.find_key(form[1]) if form else None

@@ -101,6 +101,9 @@ class NewBatch:
         first = self.spans[0]
         return f"{first.post}-{first.first}.{self.attempt}"
 
+    def is_due(self, now: datetime) -> bool:
+        return self.dt <= now
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:

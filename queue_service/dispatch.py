@@ -107,7 +107,7 @@ class Dispatch:
         now = clock.now()
         for batch in batches:
             _log_entered(batch)
-            if batch.dt > now:
+            if not batch.is_due(now):
                 continue
             backlog = self._waiting.get(batch.jobtype)
             if backlog is None:
@@ -120,7 +120,7 @@ class Dispatch:
 
     async def take(self, new: NewBatch) -> Awaitable[bool] | None:
         """Run a batch out of the journal, if there is room for it that nobody else waits for."""
-        if self._draining or len(self._tasks) >= _HELD_MAX or new.dt > clock.now():
+        if self._draining or len(self._tasks) >= _HELD_MAX or not new.is_due(clock.now()):
             return None
         try:
             handler = await self._handlers.find(new.jobtype)

@@ -7,6 +7,7 @@ text and most records carry none. It does not know HTTP beyond a mapping of stri
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,9 @@ from queue_service.errors import BadRequest
 from queue_service.settings import Settings
 
 _TEN_YEARS_S = 10 * 366 * 86400
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,3})?", re.IGNORECASE)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,8 @@ def read(query: Mapping[str, str], defaults: Defaults, now: datetime) -> str:
     asked = {name: parse(name, query[name]) for name, parse in parsers.items() if name in query}
     at = _due(query, now)
     if at is not None:
-        asked["at"] = round(at.timestamp() * 1000)
+        # Rounded up: not before the moment that was asked for.
+        asked["at"] = -((_EPOCH - at) // _MS)
     return urlencode(sorted(asked.items()))
 
 
@@ -68,7 +73,7 @@ def _due(query: Mapping[str, str], now: datetime) -> datetime | None:
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except (ValueError, OverflowError):
         raise BadRequest("parameter 'at' must be an ISO 8601 time") from None
-    if at >= LIVE_BEFORE:
+    if at > LIVE_BEFORE - _MS:
         raise BadRequest("parameter 'at' is too far away")
     return at
 
@@ -85,19 +90,16 @@ def understand(text: str, defaults: Defaults) -> tuple[Options, datetime | None]
         retry_delay_s=float(asked["retry_delay"]) if "retry_delay" in asked else None,
         window_s=base.window_s,
     )
-    at = datetime.fromtimestamp(int(asked["at"]) / 1000, UTC) if "at" in asked else None
+    at = _EPOCH + int(asked["at"]) * _MS if "at" in asked else None
     return options, at
 
 
 def seconds(name: str, text: str, low: float, high: float) -> float:
     """A number of seconds out of a query parameter."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = float(text) if _NUMBER.fullmatch(text) else math.nan
     if not low <= value <= high:  # also false for NaN
         raise BadRequest(f"parameter {name!r} must be a number from {low:g} to {high:g}")
-    return value
+    return value + 0.0  # there is but one zero
 
 
 def _whole(name: str, text: str, low: int, high: int) -> int:

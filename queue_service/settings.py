@@ -20,7 +20,10 @@ PREFIX = "HEARTH_"
 CONFIG_FILE = "HEARTH_CONFIG"
 MIB = 1 << 20
 
-Seconds = Annotated[float, Field(gt=0)]
+# Long enough for anybody, and short enough to be added to a date.
+_TEN_YEARS_S = 10 * 366 * 86400
+
+Seconds = Annotated[float, Field(gt=0, le=_TEN_YEARS_S)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -68,7 +71,9 @@ class Settings(BaseModel):
 
     # Store
     store_timeout_s: Seconds = Field(8, description="longest wait for one answer of MongoDB")
-    keep_done_s: float = Field(7 * 86400, ge=0, description="how long results stay; 0: a moment")
+    keep_done_s: float = Field(
+        7 * 86400, ge=0, le=_TEN_YEARS_S, description="how long results stay; 0: a moment"
+    )
     purge_every_s: Seconds = Field(60, description="how often old results are purged")
 
     # Running
@@ -139,8 +144,8 @@ def _from_file(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     try:
-        return tomllib.loads(file.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        return tomllib.loads(file.read_bytes().decode())
+    except (OSError, ValueError) as error:
         raise InvalidSettings(f"cannot read {file}: {error}") from error
 
 

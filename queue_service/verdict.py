@@ -182,7 +182,8 @@ def _leftover(
 ) -> Iterable[NewBatch]:
     """The lines that were not begun: due at once, no attempt lost, cut so that others can help."""
     stop, left = outcome.stop, batch.count - outcome.done
-    careful = stop is not None and stop.reason in _LOST and stop.blamed is None
+    # Until the job at fault is found, the lines that may hold it are watched one by one.
+    careful = stop is not None and stop.blamed is None and (stop.reason in _LOST or batch.careful)
     size = left
     if stop and stop.reason is StopReason.BUDGET and outcome.run_s > 0:
         per_claim = int(policy.budget_s * outcome.done / outcome.run_s)

@@ -14,6 +14,7 @@ import typer
 import uvloop
 
 from queue_service import telemetry
+from queue_service.admin_key import AdminKeyUnusable
 from queue_service.daemon import Daemon
 from queue_service.errors import StoreUnavailable
 from queue_service.journal.journals import JournalsUnusable
@@ -31,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 # What an operator can mend: shown as one line, without a trace.
 _KNOWN = (
+    AdminKeyUnusable,
     EmbeddedMongoUnavailable,
     JournalsUnusable,
     StoreUnavailable,
