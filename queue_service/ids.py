@@ -29,18 +29,17 @@ class IdMint:
 
     def __init__(self, nonce: int | None = None) -> None:
         self._nonce = _base32(secrets.randbits(50) if nonce is None else nonce, 10)
-        self._ms = 0
+        self._ms = -1
         self._counter = 0
+        self._head = ""
 
     def post_id(self, now_ms: int) -> str:
         """The next id. A clock that stands still or goes back makes the counter run instead."""
-        if now_ms > self._ms:
-            self._ms, self._counter = now_ms, 0
-        else:
-            self._counter += 1
-            if self._counter == _COUNTER_LIMIT:
-                self._ms, self._counter = self._ms + 1, 0
-        return _base32(self._ms, 9) + _base32(self._counter, 3) + self._nonce
+        self._counter += 1
+        if now_ms > self._ms or self._counter == _COUNTER_LIMIT:
+            self._ms, self._counter = max(now_ms, self._ms + 1), 0
+            self._head = _base32(self._ms, 9)
+        return self._head + _base32(self._counter, 3) + self._nonce
 
 
 def job_id(post: str, line: int) -> str:

@@ -110,7 +110,7 @@ def test_a_time_and_a_delay_exclude_each_other() -> None:
     [
         ({"delay": "0"}, NOW),
         ({"delay": "1.5"}, NOW + timedelta(seconds=1.5)),
-        ({"delay": "0.0004"}, NOW),
+        ({"delay": "0.0004"}, NOW + timedelta(milliseconds=1)),
         ({"delay": "86400"}, NOW + timedelta(days=1)),
         ({"at": "2026-12-24T18:00:00Z"}, datetime(2026, 12, 24, 18, tzinfo=UTC)),
         ({"at": "2026-12-24T18:00:00+01:00"}, datetime(2026, 12, 24, 17, tzinfo=UTC)),

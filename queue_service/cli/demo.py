@@ -16,6 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import aiofiles
 import aiohttp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -59,7 +60,7 @@ async def _demo(jobs: int, *, keep: bool) -> int:
     with tempfile.TemporaryDirectory(prefix="hearth-demo-") as directory:
         data = Path(directory)
         async with _service(data) as url, aiohttp.ClientSession() as http:
-            demo = await _tenant(url, (data / "admin.key").read_text().strip(), http)
+            demo = await _tenant(url, (await _text(data / "admin.key")).strip(), http)
             source = files("handlers").joinpath("examples", f"{_TYPE}.py").read_text()
             path = f"/v1/{_TENANT}/handlers/{_TYPE}?lang=python"
             await demo.call("PUT", path, data=source.encode())
@@ -85,7 +86,7 @@ async def _service(data: Path) -> AsyncIterator[str]:
             line = await service.first_line(_START_S)
         except ServiceFailed:
             await service.stop(grace_s=10)
-            console.print((data / "hearth.log").read_text()[-2000:], markup=False)
+            console.print((await _text(data / "hearth.log"))[-2000:], markup=False)
             raise
     url = line.split()[1]
     console.print(f"service is up: [bold]{url}[/] (data in {data})")
@@ -93,6 +94,11 @@ async def _service(data: Path) -> AsyncIterator[str]:
         yield url
     finally:
         await service.stop()
+
+
+async def _text(path: Path) -> str:
+    async with aiofiles.open(path) as file:
+        return await file.read()
 
 
 async def _tenant(url: str, admin_key: str, http: aiohttp.ClientSession) -> _Demo:

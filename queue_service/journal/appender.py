@@ -1,9 +1,11 @@
 """Group commit: gathers a tenant's appends and makes each group durable with one fdatasync.
 
-There are no timers. An append that finds nothing being written starts a flush; what arrives while
-a flush runs goes into the next one. A flush is one hop to a thread, which encodes, writes and syncs
-the whole group. Only this process's own segments are appended to: a file of an earlier life might
-also be appended to by a clone of this disk, and two records would then have one position.
+An append that finds nothing being written starts a flush; what arrives while a flush runs goes into
+the next one. A lone append never waits; where several came together, more are likely to follow, and
+the next flush leaves them a moment to join. A flush is one hop to a thread, which encodes, writes
+and syncs the whole group. Only this process's own segments are appended to: a file of an earlier
+life might also be appended to by a clone of this disk, and two records would then have one
+position.
 
 The first error of a write or sync fails every append of its group, and the file is never written or
 synced again, because after a failed sync the kernel may report success for data it has dropped.
@@ -110,6 +112,8 @@ class Appender:
         self._queued_bytes = 0
         self._flusher: asyncio.Task[None] | None = None
         self._closed = False
+        self._flushed_at = 0.0
+        self._crowded = False
         self._health = Health(
             window_s=self._settings.failure_window_s, refusal_s=self._settings.refusal_s
         )
@@ -169,8 +173,11 @@ class Appender:
     async def _flush(self) -> None:
         loop = asyncio.get_running_loop()
         while self._groups:
+            if self._crowded:
+                await asyncio.sleep(self._flushed_at + self._settings.group_wait_s - loop.time())
             group = self._groups[0]
             group.begun = True
+            self._flushed_at, self._crowded = loop.time(), len(group.records) > 1
             try:
                 flushed = await loop.run_in_executor(self._shared.pool, self._write, group.records)
             except Exception as error:

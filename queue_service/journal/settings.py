@@ -14,6 +14,7 @@ class JournalSettings:
     `segment_bytes`: a file over this is not appended to any more.
     `queue_bytes`: most bytes of one tenant that may wait for an fdatasync.
     `group_bytes`: about how much one write and fdatasync take at a time.
+    `group_wait_s`: least time between two groups, while several appends come at a time.
     `tail_bytes`: most bytes of all tenants kept in memory until ingest has read them.
     `open_files`: most files held open for appending; at least `threads`.
     `cursor_every_s`: how often read points are written down.
@@ -23,6 +24,7 @@ class JournalSettings:
     segment_bytes: int = 64 * _MIB
     queue_bytes: int = 64 * _MIB
     group_bytes: int = 4 * _MIB
+    group_wait_s: float = 0.002
     tail_bytes: int = 16 * _MIB
     open_files: int = 128
     threads: int = 4

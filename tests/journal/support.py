@@ -62,6 +62,7 @@ def journals_on(
         queue_bytes=queue_bytes,
         open_files=open_files,
         tail_bytes=tail_bytes,
+        group_wait_s=0.0,
     )
     return Journals(
         root,
