@@ -132,7 +132,12 @@ class Daemon:
             _dispatch_settings(s, str(self._sysid)),
         )
         self._ingest = Ingest(
-            self._journals, batches, self._dispatch, _grouping(s, defaults), s.ingest_bytes
+            self._journals,
+            batches,
+            self._dispatch,
+            _grouping(s, defaults),
+            s.ingest_bytes,
+            is_urgent=lambda: bool(waiters),
         )
         self._leases = Leases(
             batches,

@@ -33,9 +33,10 @@ log = structlog.get_logger(__name__)
 _TENANTS_PER_ROUND = 64
 _RECORDS_PER_ROUND = 5000
 _ROUNDS_MAX = 8
-# While posts keep coming, a round waits for company, unless much is there already: many small posts
-# that arrive together become one batch. A post that comes alone is not held up.
-_PACE_STEPS = 5
+# While posts keep coming, a round waits for company, unless much is there already or somebody waits
+# for a result: many small posts that arrive together become one batch. A post that comes alone is
+# not held up.
+_PACE_STEPS = 10
 _PACE_STEP_S = 0.002
 _MUCH_BYTES = 64 << 10
 _AFTER_READ_ERROR_S = 1.0
@@ -73,12 +74,14 @@ class Ingest:
         taker: Taker,
         grouping: Grouping,
         round_bytes: int,
+        is_urgent: Callable[[], bool] = lambda: False,
     ) -> None:
         self._journals = journals
         self._store = store
         self._taker = taker
         self._grouping = grouping
         self._round_bytes = round_bytes
+        self._is_urgent = is_urgent
         self._last_tenant = ""
         self._rounds = 0
         self._busy = False
@@ -140,7 +143,8 @@ class Ingest:
             pass
         await self._until(lambda: self._rounds < _ROUNDS_MAX, math.inf)
         for _ in range(_PACE_STEPS if self._busy else 0):
-            if self._journals.unread_bytes - self._reserved_bytes >= _MUCH_BYTES:
+            unread_bytes = self._journals.unread_bytes - self._reserved_bytes
+            if unread_bytes >= _MUCH_BYTES or self._is_urgent():
                 return
             await asyncio.sleep(_PACE_STEP_S)
 

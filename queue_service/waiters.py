@@ -43,6 +43,10 @@ class Waiters:
     def __init__(self) -> None:
         self._by_post: dict[str, Waiter] = {}
 
+    def __bool__(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._by_post)
+
     @contextmanager
     def watch(self, post: str, count: int) -> Iterator[Waiter]:
         waiter = self._by_post[post] = Waiter(count)

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from queue_service import clock
 from queue_service.api.answers import json_response, limit_of, one_of
-from queue_service.api.services import Services, jobtype_of, services, tenant_of
+from queue_service.api.services import Services, body_of, jobtype_of, services, tenant_of
 from queue_service.batch import State
 from queue_service.errors import BadRequest, NotFound, StoreUnavailable, UnsupportedMedia
 from queue_service.ids import ids_json, parse_job_id
@@ -34,7 +34,7 @@ async def add(request: web.Request) -> web.Response:
     opts, wait_s, ack = _asked(request, use) if request.query_string else ("", 0.0, "journal")
     if "Content-Encoding" in request.headers:
         raise UnsupportedMedia("compressed bodies are not taken")
-    accepted = await use.intake.accept(jobtype, await request.read(), opts)
+    accepted = await use.intake.accept(jobtype, await body_of(request), opts)
     if ack == "store" and not await use.ingest.stored(jobtype.tenant, use.wait_max_s):
         raise StoreUnavailable(f"batch {accepted.post} is in the journal, not yet in the store")
     if wait_s:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from aiohttp import web
 
@@ -50,15 +51,28 @@ def services(request: web.Request) -> Services:
 async def tenant_of(request: web.Request) -> str:
     """The tenant a request speaks for: the path's, and only if the key is that tenant's."""
     caller = await services(request).keys.caller(request.headers.get("Authorization", ""))
-    tenant = check_tenant(request.match_info["tenant"])
+    tenant = request.match_info["tenant"]
     if caller.tenant != tenant:
+        check_tenant(tenant)
         raise NotFound("there is nothing here for this key")
     return tenant
 
 
 async def jobtype_of(request: web.Request) -> JobType:
     tenant = await tenant_of(request)
-    return JobType(tenant, check_type(request.match_info["type"]))
+    return _jobtype(tenant, request.match_info["type"])
+
+
+@lru_cache(maxsize=4096)
+def _jobtype(tenant: str, type_: str) -> JobType:
+    return JobType(tenant, check_type(type_))
+
+
+async def body_of(request: web.Request) -> bytes:
+    """The body. A small one usually arrives together with its headers and need not be awaited."""
+    if request.content.is_eof():
+        return request.content.read_nowait()
+    return await request.read()
 
 
 async def require_admin(request: web.Request) -> None:

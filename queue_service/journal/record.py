@@ -26,6 +26,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 import google_crc32c
@@ -69,14 +70,25 @@ class Record:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.id):
             raise ValueError(f"id {self.id[:80]!r} cannot stand in a journal header")
-        if not _NAME.fullmatch(self.type):
-            raise ValueError(f"type {self.type[:80]!r} cannot stand in a journal header")
-        if not _OPTS.fullmatch(self.opts):
-            raise ValueError(f"opts {self.opts[:80]!r} cannot stand in a journal header")
+        _check_kind(self.type, self.opts)
         if self.date.utcoffset() != _UTC or self.date.microsecond % 1000:
             raise ValueError(f"date {self.date} is not UTC with whole milliseconds")
         if self.jobs < 1 or not self.body.endswith(b"\n"):
             raise ValueError("body must hold at least one line and end with a newline")
+
+
+@lru_cache(maxsize=1024)
+def _check_kind(type_: str, opts: str) -> None:
+    """Remembered, because most records are of a few kinds."""
+    if not _NAME.fullmatch(type_):
+        raise ValueError(f"type {type_[:80]!r} cannot stand in a journal header")
+    if not _OPTS.fullmatch(opts):
+        raise ValueError(f"opts {opts[:80]!r} cannot stand in a journal header")
+
+
+@lru_cache(maxsize=4)
+def _written(date: datetime) -> str:
+    return date.isoformat(timespec="milliseconds")[:23]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +113,8 @@ class Incomplete:
 
 def encode(record: Record, seq: int, salt: bytes) -> tuple[bytes, bytes, bytes]:
     """The frame in three pieces, so that a body is not copied before it is written."""
-    date = record.date.isoformat(timespec="milliseconds")[:23]
     header = (
-        f"#:Batch id={record.id},date={date}Z,seq={seq},jobs={record.jobs}"
+        f"#:Batch id={record.id},date={_written(record.date)}Z,seq={seq},jobs={record.jobs}"
         f",bytes={len(record.body)},type={record.type},opts={record.opts}"
     ).encode("ascii")
     head = checksum(0, salt + header)
