@@ -19,7 +19,7 @@ from handlers.names import JobType
 from queue_service.batch import Batch, Fence, Finished, NewBatch, Settlement
 from queue_service.store import documents
 from queue_service.store.base import Sysid, Waiting
-from queue_service.store.blobs import Blobs
+from queue_service.store.blobs import INLINE_MAX_BYTES, Blobs
 from queue_service.store.documents import CODES, Document
 from queue_service.store.mongo import Mongo
 from runners.base import Span
@@ -53,28 +53,29 @@ class MongoBatches:
     # Into the store.
 
     async def add(self, batches: Sequence[NewBatch]) -> None:
-        with self._mongo.answering():
-            await self._insert([await self._document(batch) for batch in batches])
+        await self._insert([await self._document(batch, "data") for batch in batches])
 
-    async def _document(self, new: NewBatch) -> Document:
-        return documents.from_new(new, data_at=await self._blobs.keep(f"{new.id}/data", new.data))
+    async def _document(self, new: NewBatch, name: str) -> Document:
+        return documents.from_new(new, data_at=await self._blobs.keep(f"{new.id}/{name}", new.data))
 
     async def _insert(self, new: list[Document]) -> set[str]:
         """Insert; the ids of those that were there already."""
         if not new:
             return set()
-        try:
-            await self._batches.insert_many(new, ordered=False)
-        except BulkWriteError as error:
-            problems = error.details["writeErrors"]
-            if any(problem["code"] != _DUPLICATE for problem in problems):
-                raise
-            return {new[problem["index"]]["_id"] for problem in problems}
+        with self._mongo.answering():
+            try:
+                await self._batches.insert_many(new, ordered=False)
+            except BulkWriteError as error:
+                problems = error.details["writeErrors"]
+                others = [problem for problem in problems if problem["code"] != _DUPLICATE]
+                if others or error.details["writeConcernErrors"]:
+                    raise
+                return {new[problem["index"]]["_id"] for problem in problems}
         return set()
 
     async def add_held(self, new: NewBatch, fence: Fence, lease_s: float) -> None:
+        held = documents.to_held(await self._document(new, "data"), fence, lease_s)
         with self._mongo.answering():
-            held = documents.to_held(await self._document(new), fence, lease_s)
             try:
                 await self._batches.update_one(documents.absent(new.id), held, upsert=True)
             except DuplicateKeyError:
@@ -111,9 +112,11 @@ class MongoBatches:
             "jobs": {"$sum": "$n"},
             "oldest": {"$min": "$dt"},
         }
+        # A literal date, because an index does not cover a comparison with $$NOW.
+        wanted = documents.ready_at(await self._mongo.now())
         with self._mongo.answering():
             cursor = await self._batches.aggregate(
-                [{"$match": documents.ready()}, {"$group": group}], hint="waiting"
+                [{"$match": wanted}, {"$group": group}], hint="waiting"
             )
             rows = await cursor.to_list()
         return [
@@ -143,8 +146,8 @@ class MongoBatches:
             )
             if found is None:
                 return None
-            if "data_at" in found:
-                found["data"] = await self._blobs.read(found["data_at"])
+        if "data_at" in found:
+            found["data"] = await self._blobs.read(found["data_at"])
         return documents.to_batch(found)
 
     async def renew(self, ids: Sequence[str], lease_s: float) -> set[str]:
@@ -165,10 +168,12 @@ class MongoBatches:
         """
         single = [one for one in settlements if not one.successors]
         several = [one for one in settlements if one.successors]
-        with self._mongo.answering():
-            took_effect = await self._settle_single(single)
+        took_effect = await self._settle_single(single)
         ends = await asyncio.gather(*(self._settle_several(one) for one in several))
         took_effect |= {one.fence.id: end for one, end in zip(several, ends, strict=True)}
+        for one in settlements:
+            if not took_effect[one.fence.id]:
+                await self._remove_blocks(one)
         return [took_effect[one.fence.id] for one in settlements]
 
     async def _settle_single(self, settlements: Sequence[Settlement]) -> dict[str, bool]:
@@ -186,16 +191,19 @@ class MongoBatches:
         writes = [
             UpdateOne(documents.under(one.fence), await self._change(one)) for one in settlements
         ]
-        result = await self._batches.bulk_write(writes, ordered=False)
+        with self._mongo.answering():
+            result = await self._batches.bulk_write(writes, ordered=False)
         if result.matched_count == len(writes):
             return {one.fence.id: True for one in settlements}
         return await self._were_mine(settlements)
 
     async def _settle_several(self, settlement: Settlement) -> bool:
         """End a batch and insert what follows it, all or nothing."""
-        with self._mongo.answering():
-            change = await self._change(settlement)
-            new = [await self._document(batch) for batch in settlement.successors]
+        if settlement.unstored:
+            raise ValueError(f"batch {settlement.fence.id} must be in the store to be taken apart")
+        change = await self._change(settlement)
+        name = _successor_block(settlement.fence)
+        new = [await self._document(batch, name) for batch in settlement.successors]
         under = documents.under(settlement.fence)
 
         async def write(session: AsyncClientSession) -> None:
@@ -208,29 +216,34 @@ class MongoBatches:
             await self._mongo.transaction(write)
         except _Outdated:
             with self._mongo.answering():
-                return (await self._were_mine([settlement]))[settlement.fence.id]
+                # Changes nothing, but waits until a majority has all that came before: an earlier
+                # commit of ours, too, if only its answer was lost.
+                await self._batches.update_one(under, documents.as_it_is(settlement.fence))
+            return (await self._were_mine([settlement]))[settlement.fence.id]
         return True
 
     async def _were_mine(self, settlements: Sequence[Settlement]) -> dict[str, bool]:
         """Tell outdated fences from writes that had taken effect although no answer came."""
         ids = [one.fence.id for one in settlements]
-        found = self._batches.find(documents.finished_by(self._lock, ids), {"gen": 1})
-        gens = {row["_id"]: row["gen"] async for row in found}
+        with self._mongo.answering():
+            found = self._batches.find(documents.settled_by(self._lock, ids), {"gen": 1})
+            gens = {row["_id"]: row["gen"] async for row in found}
         return {one.fence.id: gens.get(one.fence.id) == one.fence.gen for one in settlements}
 
     async def _change(self, settlement: Settlement) -> Document | list[Document]:
         done = settlement.finished
         if done is None:
-            return documents.to_free(settlement.free_after_s, careful=settlement.careful)
+            return documents.to_free(
+                self._lock, settlement.free_after_s, careful=settlement.careful
+            )
         return {"$set": await self._end(settlement, done)}
 
     async def _end(self, settlement: Settlement, done: Finished) -> Document:
-        name = f"{done.id}/out.{settlement.fence.gen}"
         return documents.to_finished(
             done,
             settlement.fence.lock,
             narrowed=settlement.narrowed,
-            out_at=await self._blobs.keep(name, done.out),
+            out_at=await self._blobs.keep(_result_block(settlement.fence), done.out),
         )
 
     async def _born(self, settlement: Settlement, new: NewBatch) -> Document:
@@ -239,7 +252,16 @@ class MongoBatches:
         if done is None:
             raise ValueError(f"batch {new.id} is not in the store and has not ended")
         claimed = {"gen": settlement.fence.gen, "ready_dt": new.dt, "claim_dt": new.dt}
-        return await self._document(new) | claimed | await self._end(settlement, done)
+        return await self._document(new, "data") | claimed | await self._end(settlement, done)
+
+    async def _remove_blocks(self, settlement: Settlement) -> None:
+        """Remove the oversized blocks of a settlement that came to nothing: they are nobody's."""
+        done = settlement.finished
+        if done and len(done.out) > INLINE_MAX_BYTES:
+            await self._blobs.remove(_result_block(settlement.fence))
+        for batch in settlement.successors:
+            if len(batch.data) > INLINE_MAX_BYTES:
+                await self._blobs.remove(f"{batch.id}/{_successor_block(settlement.fence)}")
 
     # Housekeeping.
 
@@ -294,6 +316,17 @@ class MongoBatches:
             rows = await cursor.to_list()
             if not rows:
                 return 0
-            await self._blobs.remove([r["_id"] for r in rows if "out_at" in r or "data_at" in r])
+            await self._blobs.remove_of(
+                [row["_id"] for row in rows if "out_at" in row or "data_at" in row]
+            )
             result = await self._batches.delete_many({"_id": {"$in": [r["_id"] for r in rows]}})
         return result.deleted_count
+
+
+def _result_block(fence: Fence) -> str:
+    """Names are of one claim, so that a late daemon cannot touch another's block."""
+    return f"{fence.id}/out.{fence.gen}"
+
+
+def _successor_block(fence: Fence) -> str:
+    return f"data.{fence.lock}.{fence.gen}"

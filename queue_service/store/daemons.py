@@ -38,6 +38,7 @@ class MongoDaemons:
                         "$set": {
                             "epoch": {"$add": ["$epoch", 1]},
                             "dt": _lease_end(lease_s),
+                            "released": False,
                             "info": {"$literal": dict(info)},
                         }
                     }
@@ -61,6 +62,7 @@ class MongoDaemons:
                             "$set": {
                                 "epoch": 1,
                                 "dt": _lease_end(lease_s),
+                                "released": False,
                                 "info": {"$literal": dict(info)},
                             }
                         }
@@ -80,11 +82,12 @@ class MongoDaemons:
 
     async def release(self, sysid: Sysid) -> None:
         with self._mongo.answering():
-            await self._daemons.update_one(_held_by(sysid), [{"$set": {"dt": "$$NOW"}}])
+            given_back = {"dt": "$$NOW", "released": True}
+            await self._daemons.update_one(_held_by(sysid), [{"$set": given_back}])
 
 
 def _held_by(sysid: Sysid) -> Document:
-    return {"_id": sysid.slot, "epoch": sysid.epoch}
+    return {"_id": sysid.slot, "epoch": sysid.epoch, "released": False}
 
 
 def _lease_end(lease_s: float) -> Document:

@@ -76,12 +76,12 @@ INDEXES = [
 ]
 
 
-def ready() -> Document:
-    return _FREE | _DUE
+def ready_at(now: datetime) -> Document:
+    return _FREE | {"dt": {"$lte": now}}
 
 
 def ready_of(jobtype: JobType) -> Document:
-    return {"tenant": jobtype.tenant, "type": jobtype.type} | ready()
+    return {"tenant": jobtype.tenant, "type": jobtype.type} | _FREE | _DUE
 
 
 def window_ended() -> Document:
@@ -111,7 +111,8 @@ def to_fold(lock: str, done_before: datetime) -> Document:
 
 
 def unfolded_of(tenant: str) -> Document:
-    return {"tenant": tenant} | _UNFOLDED
+    # A comparison that an index covers, unlike $exists, and that holds for every count.
+    return {"tenant": tenant, "tally.ok": {"$gte": 0}}
 
 
 def to_folded() -> Document:
@@ -140,16 +141,22 @@ def unfolded_counts(tenant: str) -> list[Document]:
     return [{"$match": unfolded_of(tenant)}, {"$group": {"_id": "$type", **sums}}]
 
 
-def live_jobs(tenant: str) -> list[list[Document]]:
-    """Pipelines that count a tenant's jobs that wait, are deferred or are held, by type."""
+def live_jobs(tenant: str) -> dict[str, list[Document]]:
+    """Pipelines that count a tenant's jobs that wait, are deferred or are held, by type.
+
+    By the index each must use: left alone, the planner may read the tenant's whole archive.
+    """
     waits = {"$cond": [{"$lte": ["$dt", "$$NOW"]}, "waiting", "deferred"]}
-    return [
-        [
+    return {
+        index: [
             {"$match": {"tenant": tenant} | where},
             {"$group": {"_id": {"type": "$type", "state": state}, "jobs": {"$sum": "$n"}}},
         ]
-        for where, state in ((_FREE, waits), (_HELD, {"$literal": "running"}))
-    ]
+        for index, where, state in (
+            ("claim", _FREE, waits),
+            ("held", _HELD, {"$literal": "running"}),
+        )
+    }
 
 
 def _server_time_plus(seconds: float) -> Document:
@@ -179,9 +186,9 @@ def absent(batch_id: str) -> Document:
     return {"_id": batch_id, "gen": {"$exists": False}}
 
 
-def to_free(after_s: float, *, careful: bool) -> list[Document]:
+def to_free(by: str, after_s: float, *, careful: bool) -> list[Document]:
     """Back to waiting without an attempt lost: the seed's `unget`."""
-    change: Document = {"lock": FREE, "dt": _server_time_plus(after_s)}
+    change: Document = {"lock": FREE, "dt": _server_time_plus(after_s), "by": by}
     if careful:
         change["careful"] = True
     return [{"$set": change}]
@@ -190,7 +197,8 @@ def to_free(after_s: float, *, careful: bool) -> list[Document]:
 def to_recovered() -> list[Document]:
     """What a sweep does: free, with the recovery counted, and watched job by job next time."""
     recoveries: Document = {"$add": ["$recoveries", 1]}
-    return [{"$set": {"lock": FREE, "dt": "$$NOW", "recoveries": recoveries, "careful": True}}]
+    change = {"lock": FREE, "dt": "$$NOW", "recoveries": recoveries, "careful": True, "by": ""}
+    return [{"$set": change}]
 
 
 def to_finished(done: Finished, by: str, *, narrowed: bool, out_at: str | None) -> Document:
@@ -224,8 +232,14 @@ def to_finished(done: Finished, by: str, *, narrowed: bool, out_at: str | None) 
     return change
 
 
-def finished_by(lock: str, ids: Sequence[str]) -> Document:
-    return _DONE | {"_id": {"$in": list(ids)}, "by": lock}
+def settled_by(lock: str, ids: Sequence[str]) -> Document:
+    """Batches that this daemon ended, or gave back and nobody has claimed since."""
+    return {"_id": {"$in": list(ids)}, "by": lock, "lock": {"$in": [DONE, FREE]}}
+
+
+def as_it_is(fence: Fence) -> Document:
+    """An update that changes nothing."""
+    return {"$set": {"lock": fence.lock}}
 
 
 def final_codes(done: Finished) -> set[str]:

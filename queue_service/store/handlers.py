@@ -1,7 +1,7 @@
 """Handlers in MongoDB: every version a document of its own, never changed once written.
 
-Deleting writes a tombstone as the newest version, so that version numbers are never used again
-and a batch pinned to an old version (`resize@3`) still finds it.
+Deleting writes a tombstone as the newest version, so that version numbers are never used again.
+While it is the newest, no version is found, pinned or not.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class MongoHandlers:
             return False
         with self._mongo.answering():
             result = await self._handlers.delete_one(
-                {"tenant": tenant, "name": name, "version": version}
+                {"tenant": tenant, "name": name, "version": version, "deleted": False}
             )
         return result.deleted_count == 1
 

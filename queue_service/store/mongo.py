@@ -5,17 +5,20 @@ Knows no collection's meaning; the verbs are in the modules beside this one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Self, TypeVar
 
+import pymongo
 from bson.codec_options import CodecOptions
 from pymongo import AsyncMongoClient, IndexModel
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import (
+    BulkWriteError,
     ConnectionFailure,
+    CursorNotFound,
     ExecutionTimeout,
     PyMongoError,
     WTimeoutError,
@@ -39,6 +42,15 @@ def _reason(error: PyMongoError) -> str:
     return str(error).split(", Timeout:")[0][:200]
 
 
+def _is_away(error: PyMongoError) -> bool:
+    """Whether the same call may succeed later; it is then unknown whether it had its effect."""
+    if isinstance(error, BulkWriteError):
+        # What no majority has yet may still be rolled back.
+        return bool(error.details["writeConcernErrors"])
+    away = (ConnectionFailure, CursorNotFound, ExecutionTimeout, WTimeoutError)
+    return isinstance(error, away) or error.timeout or any(map(error.has_error_label, _PASSING))
+
+
 class Mongo:
     """One client. Writes are majority-acknowledged and retryable, reads see the majority.
 
@@ -46,6 +58,7 @@ class Mongo:
     """
 
     def __init__(self, uri: str, database: str, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self.client: AsyncMongoClient[Document] = AsyncMongoClient(
             uri,
             tz_aware=True,
@@ -61,6 +74,7 @@ class Mongo:
             read_concern=ReadConcern("majority"),
         )
         self.answers = True
+        self._orphans: list[Mapping[str, Any]] = []
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -68,8 +82,7 @@ class Mongo:
         try:
             yield
         except PyMongoError as error:
-            away = isinstance(error, (ConnectionFailure, ExecutionTimeout, WTimeoutError))
-            if away or error.timeout or any(map(error.has_error_label, _PASSING)):
+            if _is_away(error):
                 self.answers = False
                 raise StoreUnavailable(f"MongoDB does not answer: {_reason(error)}") from error
             raise
@@ -109,11 +122,27 @@ class Mongo:
 
     async def transaction(self, work: Callable[[AsyncClientSession], Awaitable[_T]]) -> _T:
         """Run `work` all or nothing; it may be called again and must write through the session."""
-        with self.answering():
+        # Without a bound of ours the driver would go on trying for two minutes.
+        with self.answering(), pymongo.timeout(self._timeout_s):
+            await self._end_orphans()
             async with self.client.start_session() as session:
-                return await session.with_transaction(
-                    work, ReadConcern("snapshot"), WriteConcern("majority")
-                )
+                try:
+                    return await session.with_transaction(
+                        work, ReadConcern("snapshot"), WriteConcern("majority")
+                    )
+                except PyMongoError as error:
+                    if _is_away(error):
+                        self._orphans.append(session.session_id)
+                    raise
+
+    async def _end_orphans(self) -> None:
+        """End transactions that we gave up without the server hearing of it.
+
+        It would keep their documents from everybody, us included, for another minute.
+        """
+        if self._orphans:
+            await self.client.admin.command({"killSessions": self._orphans})
+            self._orphans = []
 
     async def __aenter__(self) -> Self:
         return self

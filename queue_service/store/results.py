@@ -125,8 +125,8 @@ class MongoResults:
         board = _Board()
         with self._mongo.answering():
             async with self._mongo.client.start_session(snapshot=True) as session:
-                for pipeline in documents.live_jobs(tenant):
-                    cursor = await self._batches.aggregate(pipeline, session=session)
+                for index, pipeline in documents.live_jobs(tenant).items():
+                    cursor = await self._batches.aggregate(pipeline, hint=index, session=session)
                     async for row in cursor:
                         board.add(row["_id"]["type"], row["_id"]["state"], row["jobs"])
                 unfolded = await self._batches.aggregate(

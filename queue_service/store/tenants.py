@@ -39,9 +39,11 @@ class MongoTenants:
 
     async def delete(self, tenant: str) -> bool:
         with self._mongo.answering():
-            # Keys first: a half-done deletion must not leave keys that open nothing visible.
+            # Keys first: a half-done deletion must not leave keys that open nothing visible. And
+            # once more: one may have been added meanwhile.
             await self._keys.delete_many({"tenant": tenant})
             result = await self._tenants.delete_one({"_id": tenant})
+            await self._keys.delete_many({"tenant": tenant})
         return result.deleted_count == 1
 
     async def add_key(self, key: Key) -> bool:
@@ -54,7 +56,12 @@ class MongoTenants:
             "created": key.created,
         }
         with self._mongo.answering():
-            await self._keys.insert_one(document)
+            try:
+                await self._keys.insert_one(document)
+            except DuplicateKeyError:
+                found = await self.find_key(key.id)
+                if found is None or found.digest != key.digest:
+                    raise
         return True
 
     async def revoke_key(self, tenant: str, key_id: str) -> bool:

@@ -1,0 +1,3 @@
+"""The store's contract, against a real mongod."""
+
+from __future__ import annotations
