@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from queue_service import clock
@@ -53,6 +53,15 @@ def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A key that was good at `good_at`, and when the store was last asked about it."""
+
+    caller: Caller
+    good_at: float
+    asked_at: float
+
+
 class Keys:
     """Checks keys. A good one is remembered for a moment, so revoking takes up to 5 seconds.
 
@@ -62,26 +71,33 @@ class Keys:
     def __init__(self, tenants: TenantStore, admin_key: str) -> None:
         self._tenants = tenants
         self._admin = _digest(admin_key)
-        self._known: dict[str, tuple[float, Caller]] = {}
+        self._known: dict[str, _Known] = {}
 
     async def caller(self, authorization: str) -> Caller:
-        """Whom an Authorization header speaks for; Unauthorized, always alike, for any other."""
+        """Whom an Authorization header speaks for; Unauthorized for any that opens nothing."""
         known = self._known.get(authorization)
         now = clock.monotonic()
-        if known and now < known[0] + _REMEMBERED_S:
-            return known[1]
+        if known is None:
+            return await self._ask(authorization, now)
+        if now >= known.asked_at + _REMEMBERED_S:
+            # Others need not ask, and wait, while we do.
+            self._known[authorization] = replace(known, asked_at=now)
+            try:
+                return await self._ask(authorization, now)
+            except StoreUnavailable:
+                if now >= known.good_at + _TRUSTED_S:
+                    raise
+        return known.caller
+
+    async def _ask(self, authorization: str, now: float) -> Caller:
         try:
             caller = await self._check(authorization)
-        except StoreUnavailable:
-            if known and now < known[0] + _TRUSTED_S:
-                return known[1]
-            raise
         except Unauthorized:
             self._known.pop(authorization, None)
             raise
         if len(self._known) >= _REMEMBERED_MAX:
             self._known.clear()
-        self._known[authorization] = (now, caller)
+        self._known[authorization] = _Known(caller, good_at=now, asked_at=now)
         return caller
 
     async def _check(self, authorization: str) -> Caller:

@@ -71,7 +71,7 @@ class Options:
 
     `timeout_s` bounds one job's run, `retries` the attempts after the first, `retry_delay_s` fixes
     the pause between attempts (None: backoff with full jitter), `window_s` ends all retrying that
-    long after the job was created.
+    long after the job was created or, if later, first due.
     """
 
     priority: int
@@ -83,7 +83,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBatch:
-    """A batch to be inserted: freshly ingested, or what is left of one that was taken apart."""
+    """A batch to be inserted: freshly ingested, or what is left of one that was taken apart.
+
+    `due_dt` is when its first attempt was asked for, if that was not at once.
+    """
 
     jobtype: JobType
     spans: tuple[Span, ...]
@@ -93,7 +96,12 @@ class NewBatch:
     attempt: int
     options: Options
     create_dt: datetime
+    due_dt: datetime | None = None
     careful: bool = False
+
+    @property
+    def expire_dt(self) -> datetime:
+        return _expire_dt(self.create_dt, self.due_dt, self.options)
 
     @property
     def id(self) -> str:
@@ -130,11 +138,17 @@ class Batch:
     ready_dt: datetime
     careful: bool
     recoveries: int
+    due_dt: datetime | None = None
 
     @property
     def expire_dt(self) -> datetime:
         """When retrying ends."""
-        return self.create_dt + timedelta(seconds=self.options.window_s)
+        return _expire_dt(self.create_dt, self.due_dt, self.options)
+
+
+def _expire_dt(create_dt: datetime, due_dt: datetime | None, options: Options) -> datetime:
+    """A job that was deferred has its whole window from then on."""
+    return max(create_dt, due_dt or create_dt) + timedelta(seconds=options.window_s)
 
 
 def taken(new: NewBatch, lock: str, now: datetime) -> Batch:
@@ -152,6 +166,7 @@ def taken(new: NewBatch, lock: str, now: datetime) -> Batch:
         ready_dt=new.dt,
         careful=new.careful,
         recoveries=0,
+        due_dt=new.due_dt,
     )
 
 

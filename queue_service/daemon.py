@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -25,7 +26,9 @@ from queue_service.api.app import make_app
 from queue_service.api.services import Services
 from queue_service.auth import Keys
 from queue_service.chores import Chore, keep_doing
+from queue_service.crew import Crew
 from queue_service.dispatch import Dispatch, DispatchSettings
+from queue_service.errors import StoreUnavailable
 from queue_service.gather import Grouping
 from queue_service.handler_cache import HandlerCache
 from queue_service.ingest import Ingest
@@ -69,15 +72,14 @@ class Daemon:
         """Serve. `ready` is told the URL and the sysid once work can be taken."""
         async with AsyncExitStack() as stack:
             await self._open(stack)
-            async with asyncio.TaskGroup() as group:
-                background = [group.create_task(work) for work in self._background()]
-                url = await self._listen()
-                self._accepting = True
-                ready(url, str(self._sysid))
-                await stop.wait()
-                await self._drain()
-                for task in background:
-                    task.cancel()
+            crew = await stack.enter_async_context(Crew())
+            for work in self._background(crew):
+                crew.start(work)
+            url = await self._listen(stack)
+            self._accepting = True
+            ready(url, str(self._sysid))
+            await crew.until(stop)
+            await self._drain()
 
     # Start.
 
@@ -107,7 +109,7 @@ class Daemon:
     async def _reserve(self, daemons: MongoDaemons, stack: AsyncExitStack) -> Sysid:
         info = {"host": socket.gethostname(), "pid": str(os.getpid())}
         sysid = await daemons.reserve(info, self._settings.sysid_lease_s)
-        stack.push_async_callback(daemons.release, sysid)
+        stack.push_async_callback(_release, daemons, sysid)
         log.info("daemon.sysid", sysid=str(sysid))
         return sysid
 
@@ -165,8 +167,8 @@ class Daemon:
             health=self.health,
         )
 
-    def _background(self) -> list[asyncio._CoroutineLike[None]]:
-        loops = [self._settler.run(), self._dispatch.run(), self._ingest.run()]
+    def _background(self, crew: Crew) -> list[Coroutine[Any, Any, None]]:
+        loops = [self._settler.run(), self._dispatch.run(), self._ingest.run(crew)]
         return [*loops, *(keep_doing(chore) for chore in self.chores())]
 
     def chores(self) -> list[Chore]:
@@ -185,7 +187,7 @@ class Daemon:
     async def _reap(self) -> int:
         return self._runner.reap(clock.monotonic())
 
-    async def _listen(self) -> str:
+    async def _listen(self, stack: AsyncExitStack) -> str:
         s = self._settings
         self._web = web.AppRunner(
             make_app(self._services),
@@ -195,6 +197,7 @@ class Daemon:
             shutdown_timeout=_LAST_REQUESTS_S,
         )
         await self._web.setup()
+        stack.push_async_callback(self._web.cleanup)
         site = web.TCPSite(self._web, s.host, s.port, backlog=1024)
         await site.start()
         host, port = self._web.addresses[0][:2]
@@ -227,6 +230,14 @@ class Daemon:
         await self._web.cleanup()  # stops listening, lets requests under way end
         await self._dispatch.drain(s.drain_s)
         await self._ingest.flush(_FLUSH_S)
+
+
+async def _release(daemons: MongoDaemons, sysid: Sysid) -> None:
+    try:
+        await daemons.release(sysid)
+    except StoreUnavailable as error:
+        # Its lease runs out by itself, and nothing else depends on it.
+        log.warning("daemon.not_released", sysid=str(sysid), reason=str(error))
 
 
 def _check_clock(skew_s: float) -> None:

@@ -171,7 +171,8 @@ class Dispatch:
         if len(self._tasks) >= _HELD_MAX:
             return False  # a slow store must slow claims, not fill memory
         await self._look()
-        handlers = {jobtype: await self._handlers.find(jobtype) for jobtype in self._waiting}
+        # A copy, because more may be heard of while we wait for an answer.
+        handlers = {jobtype: await self._handlers.find(jobtype) for jobtype in list(self._waiting)}
         jobtype = self._scheduler.select(self._candidates(handlers))
         handler = handlers[jobtype] if jobtype else None
         if jobtype is None or handler is None:
@@ -191,7 +192,7 @@ class Dispatch:
             found.jobtype: _Backlog(found.batches, found.jobs, found.oldest)
             for found in await self._store.waiting()
         }
-        for jobtype in self._waiting:
+        for jobtype in list(self._waiting):
             if await self._handlers.find(jobtype) is None and jobtype not in self._expiring:
                 self._expiring.add(jobtype)
                 self._start(self._expire(jobtype))

@@ -142,4 +142,5 @@ def _batch(
         attempt=1,
         options=options,
         create_dt=record.date,
+        due_dt=due,
     )

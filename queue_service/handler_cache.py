@@ -33,9 +33,9 @@ class HandlerCache:
         try:
             handler = await self._store.get(jobtype.tenant, name, version)
         except StoreUnavailable:
-            if known:
-                return known[1]
-            raise
+            if known is None:
+                raise
+            handler = known[1]
         if len(self._known) >= _ENTRIES_MAX:
             self._known.clear()
         self._known[jobtype] = (now + self._ttl_s, handler)

@@ -20,6 +20,7 @@ import structlog
 
 from queue_service import clock
 from queue_service.batch import NewBatch
+from queue_service.crew import Crew
 from queue_service.errors import JournalUnavailable
 from queue_service.gather import Grouping, gather, whole, without
 from queue_service.insist import insist
@@ -91,21 +92,20 @@ class Ingest:
         self._asked: set[str] = set()
         self._ends: dict[str, tuple[Journal, int]] = {}
 
-    async def run(self) -> None:
-        """Ingest until cancelled."""
-        async with asyncio.TaskGroup() as rounds:
-            while True:
-                await self._worth_a_round()
-                try:
-                    taken, batches = await self._read_round()
-                except JournalUnavailable as error:
-                    log.error("ingest.journal_unreadable", reason=str(error))
-                    await asyncio.sleep(_AFTER_READ_ERROR_S)
-                    continue
-                self._rounds += 1
-                self._busy = self._rounds > 1 or sum(len(b.spans) for b in batches) > 1
-                self._reserved_bytes += _size(taken)
-                rounds.create_task(self._finish(taken, batches))
+    async def run(self, crew: Crew) -> None:
+        """Ingest until cancelled; rounds that overlap join the crew."""
+        while True:
+            await self._worth_a_round()
+            try:
+                taken, batches = await self._read_round()
+            except JournalUnavailable as error:
+                log.error("ingest.journal_unreadable", reason=str(error))
+                await asyncio.sleep(_AFTER_READ_ERROR_S)
+                continue
+            self._rounds += 1
+            self._busy = self._rounds > 1 or sum(len(b.spans) for b in batches) > 1
+            self._reserved_bytes += _size(taken)
+            crew.start(self._finish(taken, batches))
 
     # What the API and the daemon ask.
 

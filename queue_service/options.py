@@ -48,9 +48,9 @@ def read(query: Mapping[str, str], defaults: Defaults, now: datetime) -> str:
     if not query:
         return ""
     parsers: dict[str, Callable[[str, str], float | int]] = {
-        "priority": lambda name, text: _whole(name, text, 1, 100),
+        "priority": lambda name, text: whole(name, text, 1, 100),
         "timeout": lambda name, text: seconds(name, text, 0.001, defaults.timeout_max_s),
-        "retries": lambda name, text: _whole(name, text, 0, 1000),
+        "retries": lambda name, text: whole(name, text, 0, 1000),
         "retry_delay": lambda name, text: seconds(name, text, 0, 86400),
     }
     asked = {name: parse(name, query[name]) for name, parse in parsers.items() if name in query}
@@ -102,7 +102,8 @@ def seconds(name: str, text: str, low: float, high: float) -> float:
     return value + 0.0  # there is but one zero
 
 
-def _whole(name: str, text: str, low: int, high: int) -> int:
+def whole(name: str, text: str, low: int, high: int) -> int:
+    """A whole number out of a query parameter."""
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and low <= int(text) <= high):
         raise BadRequest(f"parameter {name!r} must be a whole number from {low} to {high}")
     return int(text)

@@ -18,7 +18,7 @@ from queue_service.batch import Finished, State
 from queue_service.errors import BadRequest, NotFound
 from queue_service.ids import job_id
 from queue_service.records import ResultRecord, final_records
-from queue_service.store.base import ResultStore, Seen
+from queue_service.store.base import ResultStore, Seen, Wanted
 
 _BATCHES_PER_READ = 50
 
@@ -70,16 +70,16 @@ class Reader:
                 yield record
             _push(heap, order, records)
 
-    async def of_type(
+    def of_type(
         self, tenant: str, *, type_: str | None, codes: Collection[str], cursor: str | None
     ) -> AsyncIterator[tuple[str, ResultRecord]]:
-        """Results in the order in which their batches ended, each with the cursor behind it."""
+        """Results in the order in which their batches ended, each with the cursor behind it.
+
+        A bad cursor is refused at once, not when the first result is asked for.
+        """
         since, skip = _read_cursor(cursor) if cursor else (None, -1)
-        async for done in self._store.results(tenant, type_=type_, codes=codes, since=since):
-            resumed = since is not None and (done.done_dt, done.id) == since
-            for record in final_records(done, codes=codes):
-                if not resumed or record.batch_index > skip:
-                    yield _write_cursor(done, record.batch_index), record
+        found = self._store.results(tenant, type_=type_, codes=codes, since=since)
+        return _with_cursors(found, codes, since, skip)
 
     # Jobs.
 
@@ -106,18 +106,17 @@ class Reader:
         }
 
     async def jobs(
-        self, tenant: str, *, type_: str | None, state: State | None, cursor: str | None, limit: int
+        self, tenant: str, wanted: Wanted, *, cursor: str | None, limit: int
     ) -> tuple[list[dict[str, Any]], str | None]:
         """A page of jobs, newest batches first, and the cursor of the next page."""
         until, skip = _read_list_cursor(cursor) if cursor else (None, 0)
         page: list[dict[str, Any]] = []
         while True:
-            batches = await self._store.batches(
-                tenant, type_=type_, state=state, until=until, limit=_BATCHES_PER_READ
-            )
+            batches = await self._store.batches(tenant, wanted, until, _BATCHES_PER_READ)
             for seen in batches:
                 start = skip if seen.id == until else 0
-                for index, entry in islice(enumerate(_entries(seen)), start, None):
+                entries = enumerate(_entries(seen, wanted.codes))
+                for index, entry in islice(entries, start, None):
                     if len(page) == limit:
                         return page, _encode([seen.id, index])
                     page.append(entry)
@@ -166,10 +165,23 @@ def _record_of(done: Finished, post: str, line: int) -> ResultRecord:
     return next(record for record in from_all if record.line == line)
 
 
-def _entries(seen: Seen) -> Iterator[dict[str, Any]]:
+async def _with_cursors(
+    batches: AsyncIterator[Finished],
+    codes: Collection[str],
+    since: tuple[datetime, str] | None,
+    skip: int,
+) -> AsyncIterator[tuple[str, ResultRecord]]:
+    async for done in batches:
+        resumed = since is not None and (done.done_dt, done.id) == since
+        for record in final_records(done, codes=codes):
+            if not resumed or record.batch_index > skip:
+                yield _write_cursor(done, record.batch_index), record
+
+
+def _entries(seen: Seen, codes: Collection[str]) -> Iterator[dict[str, Any]]:
     """A batch's jobs as list entries; what was queued again is listed with its later attempt."""
     if seen.finished:
-        for record in final_records(seen.finished):
+        for record in final_records(seen.finished, codes=codes):
             yield _entry(seen, record.post, record.line) | {
                 "code": record.code,
                 "exitcode": record.exitcode,

@@ -211,5 +211,6 @@ def _successor(
         attempt=attempt,
         options=batch.options,
         create_dt=batch.create_dt,
+        due_dt=batch.due_dt,
         careful=careful,
     )

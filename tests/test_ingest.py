@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from queue_service.batch import NewBatch
+from queue_service.crew import Crew
 from queue_service.errors import StoreUnavailable
 from queue_service.gather import Grouping
 from queue_service.ingest import Ingest
@@ -87,13 +88,9 @@ async def ingesting(
 ) -> AsyncIterator[Ingest]:
     whole_store: Any = store
     ingest = Ingest(journals, whole_store, taker or Taker(), grouping(round_bytes), round_bytes)
-    task = asyncio.create_task(ingest.run())
-    try:
+    async with Crew() as crew:
+        crew.start(ingest.run(crew))
         yield ingest
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 def expected(*numbers: int) -> list[tuple[str, int]]:

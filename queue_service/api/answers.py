@@ -9,8 +9,10 @@ import orjson
 from aiohttp import web
 
 from queue_service.errors import BadRequest
+from queue_service.options import whole
 
 _LIMIT_MAX = 1000
+_CODES = ("ok", "failed", "retry", "error")
 
 
 def json_response(value: Any, status: int = 200) -> web.Response:
@@ -18,10 +20,7 @@ def json_response(value: Any, status: int = 200) -> web.Response:
 
 
 def limit_of(request: web.Request) -> int:
-    text = request.query.get("limit", "100")
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _LIMIT_MAX):
-        raise BadRequest(f"parameter 'limit' must be a whole number from 1 to {_LIMIT_MAX}")
-    return int(text)
+    return whole("limit", request.query.get("limit", "100"), 1, _LIMIT_MAX)
 
 
 def one_of(request: web.Request, name: str, legal: Collection[str]) -> str | None:
@@ -29,3 +28,11 @@ def one_of(request: web.Request, name: str, legal: Collection[str]) -> str | Non
     if value is not None and value not in legal:
         raise BadRequest(f"parameter {name!r} must be one of {', '.join(legal)}")
     return value
+
+
+def codes_of(request: web.Request) -> list[str]:
+    """The codes asked for, separated by commas; none asked for means all."""
+    codes = [code for code in request.query.get("code", "").split(",") if code]
+    if not set(codes) <= set(_CODES):
+        raise BadRequest(f"parameter 'code' must be of {', '.join(_CODES)}")
+    return codes

@@ -6,8 +6,20 @@ from aiohttp import web
 
 from queue_service.api import admin, handlers, jobs, results
 from queue_service.api.answers import json_response
-from queue_service.api.problems import problems
+from queue_service.api.problems import expectation, problems
 from queue_service.api.services import SERVICES, Services, services
+
+
+async def livez(request: web.Request) -> web.Response:
+    """The event loop answers."""
+    return json_response({"status": "ok"})
+
+
+async def readyz(request: web.Request) -> web.Response:
+    """Whether work is taken. Without MongoDB it still is, into the journal: that is `degraded`."""
+    health = services(request).health()
+    return json_response(health, status=503 if health["status"] == "unavailable" else 200)
+
 
 ROUTES = [
     # The paths of the original design, served as they are written there.
@@ -36,24 +48,16 @@ ROUTES = [
     web.get("/v1/{tenant}/results", results.list_),
     web.get("/v1/{tenant}/results/{id}", results.get),
     web.get("/v1/{tenant}/scoreboard", results.scoreboard),
+    # Health.
+    web.get("/livez", livez),
+    web.get("/readyz", readyz),
 ]
-
-
-async def livez(request: web.Request) -> web.Response:
-    """The event loop answers."""
-    return json_response({"status": "ok"})
-
-
-async def readyz(request: web.Request) -> web.Response:
-    """Whether work is taken. Without MongoDB it still is, into the journal: that is `degraded`."""
-    health = services(request).health()
-    return json_response(health, status=503 if health["status"] == "unavailable" else 200)
 
 
 def make_app(use: Services) -> web.Application:
     # aiohttp refuses a body that reaches this size, Hearth one that is over its own.
     app = web.Application(middlewares=[problems], client_max_size=use.body_max_bytes + 1)
     app[SERVICES] = use
-    app.add_routes(ROUTES)
-    app.add_routes([web.get("/livez", livez), web.get("/readyz", readyz)])
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, route.handler, expect_handler=expectation)
     return app

@@ -10,13 +10,14 @@ import orjson
 from aiohttp import web
 
 from queue_service import clock
-from queue_service.api.answers import json_response, limit_of, one_of
+from queue_service.api.answers import codes_of, json_response, limit_of, one_of
 from queue_service.api.services import Services, body_of, jobtype_of, services, tenant_of
 from queue_service.batch import State
 from queue_service.errors import BadRequest, NotFound, StoreUnavailable, UnsupportedMedia
 from queue_service.ids import ids_json, parse_job_id
 from queue_service.intake import Accepted
 from queue_service.options import read, seconds
+from queue_service.store.base import Wanted
 from queue_service.waiters import Waiter
 
 _SUBMIT_PARAMETERS = frozenset(
@@ -116,12 +117,13 @@ async def list_(request: web.Request) -> web.Response:
     use = services(request)
     state = one_of(request, "state", _STATES)
     await use.ingest.stored(tenant, _READ_OWN_WRITES_S)
-    page, following = await use.reader.jobs(
-        tenant,
-        type_=request.query.get("type"),
+    wanted = Wanted(
+        type=request.query.get("type"),
         state=State(state) if state else None,
-        cursor=request.query.get("cursor"),
-        limit=limit_of(request),
+        codes=codes_of(request),
+    )
+    page, following = await use.reader.jobs(
+        tenant, wanted, cursor=request.query.get("cursor"), limit=limit_of(request)
     )
     answer: dict[str, Any] = {"jobs": page, "next": following}
     return json_response(answer)

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 import structlog
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Handler
 
 from handlers.definition import InvalidHandler
@@ -44,6 +44,18 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except Exception as error:
         log.error("api.failed", method=request.method, path=request.path, exc_info=error)
         return _answer(500, "internal", "Internal error", "see the daemon's log")
+
+
+async def expectation(request: web.Request) -> web.StreamResponse | None:
+    """Answer an Expect header, which aiohttp looks at before any middleware."""
+    expected = request.headers.get("Expect", "")
+    if request.version == HttpVersion11 and expected.lower() != "100-continue":
+        detail = f"Expect: {expected[:80]} cannot be met"
+        return _answer(417, "http-417", "Expectation Failed", detail)
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    # The line is not part of the answer that follows.
+    request.writer.output_size = 0
+    return None
 
 
 def problem(error: QueueError) -> web.Response:

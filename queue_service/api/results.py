@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from queue_service.api.answers import json_response, limit_of
+from queue_service.api.answers import codes_of, json_response, limit_of
 from queue_service.api.jobs import job_id_of
 from queue_service.api.services import services, tenant_of
 from queue_service.errors import BadRequest, NotFound
@@ -17,7 +17,6 @@ from queue_service.reading import Reader
 from queue_service.records import ResultRecord
 
 _NDJSON = "application/x-ndjson"
-_CODES = ("ok", "failed", "retry", "error")
 _CHUNK_RECORDS = 500
 _FRESH_S = 2.0
 
@@ -52,9 +51,7 @@ async def _found(
     request: web.Request, reader: Reader, tenant: str
 ) -> AsyncIterator[tuple[str, ResultRecord]]:
     query = request.query
-    codes = [code for code in query.get("code", "").split(",") if code]
-    if not set(codes) <= set(_CODES):
-        raise BadRequest(f"parameter 'code' must be of {', '.join(_CODES)}")
+    codes = codes_of(request)
     cursor = query.get("cursor")
     if "batch" not in query:
         return reader.of_type(tenant, type_=query.get("type"), codes=codes, cursor=cursor)

@@ -79,13 +79,10 @@ def _run(settings: Settings, work: Any) -> int:
     telemetry.configure(settings.log_format)
     try:
         uvloop.run(_until_signalled(work))
-    except BaseExceptionGroup as group:
-        known, other = group.split(_KNOWN)
-        if other is not None:
-            raise
-        return _explain(known.exceptions[0] if known else group)
     except _KNOWN as error:
         return _explain(error)
+    except asyncio.CancelledError:
+        return 1  # by a second signal; what was under way is taken up again later
     return 0
 
 

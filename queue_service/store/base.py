@@ -102,6 +102,15 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which batches a tenant asks for; with `codes`, only such as hold a job that ended so."""
+
+    type: str | None = None
+    state: State | None = None
+    codes: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TypeCounts:
     """A jobtype's line of the scoreboard: jobs now, ended attempts so far, recent times."""
 
@@ -141,7 +150,7 @@ class ResultStore(Protocol):
         """DONE batches that may hold such results, in order of (done_dt, id), from `since` on."""
 
     async def batches(
-        self, tenant: str, *, type_: str | None, state: State | None, until: str | None, limit: int
+        self, tenant: str, wanted: Wanted, until: str | None, limit: int
     ) -> list[Seen]:
         """Batches without their blocks, in falling order of id, from `until` on."""
 

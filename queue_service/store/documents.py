@@ -6,7 +6,7 @@ Pure functions from values to documents and back. Runs no query and knows no con
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from bson.binary import Binary
@@ -268,7 +268,8 @@ def from_new(batch: NewBatch, *, data_at: str | None) -> Document:
             "window_s": batch.options.window_s,
         },
         "create_dt": batch.create_dt,
-        "expire_dt": batch.create_dt + timedelta(seconds=batch.options.window_s),
+        "due_dt": batch.due_dt,
+        "expire_dt": batch.expire_dt,
         "recoveries": 0,
         "careful": batch.careful,
     }
@@ -303,6 +304,7 @@ def to_batch(document: Mapping[str, Any]) -> Batch:
         ready_dt=document["ready_dt"],
         careful=document["careful"],
         recoveries=document["recoveries"],
+        due_dt=document["due_dt"],
     )
 
 

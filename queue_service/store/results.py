@@ -12,7 +12,7 @@ from typing import Any
 from queue_service import block
 from queue_service.batch import Finished, State, state_of
 from queue_service.store import documents
-from queue_service.store.base import Seen, TypeCounts
+from queue_service.store.base import Seen, TypeCounts, Wanted
 from queue_service.store.blobs import Blobs
 from queue_service.store.documents import CODES, Document
 from queue_service.store.mongo import Mongo
@@ -107,17 +107,19 @@ class MongoResults:
                 yield await self._finished(row)
 
     async def batches(
-        self, tenant: str, *, type_: str | None, state: State | None, until: str | None, limit: int
+        self, tenant: str, wanted: Wanted, until: str | None, limit: int
     ) -> list[Seen]:
-        wanted: Document = {"tenant": tenant}
-        if type_ is not None:
-            wanted["type"] = type_
+        where: Document = {"tenant": tenant}
+        if wanted.type is not None:
+            where["type"] = wanted.type
+        if wanted.codes:
+            where["codes"] = {"$in": list(wanted.codes)}
         if until is not None:
-            wanted["_id"] = {"$lte": until}
+            where["_id"] = {"$lte": until}
         with self._mongo.answering():
             now = await self._mongo.now()
-            wanted |= documents.in_state(state, now)
-            cursor = self._batches.find(wanted, _NO_BLOCKS).sort("_id", -1).limit(limit)
+            where |= documents.in_state(wanted.state, now)
+            cursor = self._batches.find(where, _NO_BLOCKS).sort("_id", -1).limit(limit)
             return [await self._seen(row, now) async for row in cursor]
 
     async def scoreboard(self, tenant: str) -> list[TypeCounts]:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 PARTS = ("before", "body", "beforeEach", "afterEach")
-NOT_JSON = (StopIteration, ValueError, RecursionError)
+# The scanner of Python 3.11 raises SystemError where it would need the json package for a message.
+NOT_JSON = (StopIteration, ValueError, RecursionError, SystemError)
 FRAMES_IN, FRAMES_OUT = 3, 4
 
 

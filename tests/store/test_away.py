@@ -23,7 +23,7 @@ from queue_service import clock
 from queue_service.batch import taken
 from queue_service.errors import StoreUnavailable
 from queue_service.store import base
-from queue_service.store.base import Key, Sysid
+from queue_service.store.base import Key, Sysid, Wanted
 from queue_service.store.daemons import MongoDaemons
 from queue_service.store.embedded import EmbeddedMongod, EmbeddedSettings
 from queue_service.store.handlers import MongoHandlers
@@ -80,9 +80,7 @@ VERBS: dict[str, Verb] = {
     "ResultStore.finished": lambda m: MongoResults(m).finished("acme", "p-0.1"),
     "ResultStore.known": lambda m: MongoResults(m).known("acme", "p"),
     "ResultStore.results": _streamed,
-    "ResultStore.batches": lambda m: MongoResults(m).batches(
-        "acme", type_=None, state=None, until=None, limit=1
-    ),
+    "ResultStore.batches": lambda m: MongoResults(m).batches("acme", Wanted(), None, 1),
     "ResultStore.scoreboard": lambda m: MongoResults(m).scoreboard("acme"),
     "HandlerStore.put": lambda m: MongoHandlers(m).put("acme", "resize", SOURCE),
     "HandlerStore.get": lambda m: MongoHandlers(m).get("acme", "resize"),

@@ -9,6 +9,7 @@ from bson import encode
 
 from queue_service import clock
 from queue_service.batch import taken
+from queue_service.store.base import Wanted
 from queue_service.store.batches import MongoBatches
 from queue_service.store.blobs import INLINE_MAX_BYTES
 from queue_service.store.mongo import Mongo
@@ -87,7 +88,7 @@ async def test_a_result_of_16_mib_comes_back_whole(
     assert seen.finished.out == RESULT
     streamed = [one async for one in results.results("acme", type_=None, codes=(), since=None)]
     assert [one.out == RESULT for one in streamed] == [True]
-    (listed,) = await results.batches("acme", type_=None, state=None, until=None, limit=9)
+    (listed,) = await results.batches("acme", Wanted(), None, 9)
     assert listed.finished is not None
     assert listed.finished.out == b""  # a list does not fetch what it does not show
     await purge_all(batches)

@@ -16,7 +16,7 @@ from handlers.names import JobType
 from queue_service import clock
 from queue_service.batch import Finished, State
 from queue_service.reading import Reader
-from queue_service.store.base import ResultStore
+from queue_service.store.base import ResultStore, Wanted
 from queue_service.store.batches import MongoBatches
 from queue_service.store.mongo import Mongo
 from queue_service.store.results import MongoResults
@@ -206,21 +206,22 @@ async def test_batches_are_listed_newest_id_first_by_type_and_state(
     await batches.add([new_batch("d", jobtype=CROP), new_batch("e", dt=FAR_AWAY)])
 
     async def listed(**asked: Any) -> str:
-        question = {"type_": None, "state": None, "until": None, "limit": 10} | asked
-        return "".join(seen.id[0] for seen in await results.batches("acme", **question))
+        until, limit = asked.pop("until", None), asked.pop("limit", 10)
+        found = await results.batches("acme", Wanted(**asked), until, limit)
+        return "".join(seen.id[0] for seen in found)
 
     async def claim_is_seen() -> bool:
         return await listed(state=State.RUNNING) == "c"
 
     await eventually(claim_is_seen, within_s=5.0)
     assert await listed() == "edcba"
-    assert await listed(type_="crop") == "db"
+    assert await listed(type="crop") == "db"
     assert await listed(state=State.DONE) == "ba"
     assert await listed(state=State.READY) == "d"
     assert await listed(state=State.DEFERRED) == "e"
-    assert await listed(state=State.READY, type_="resize") == ""
+    assert await listed(state=State.READY, type="resize") == ""
     assert (await listed(limit=2), await listed(until="c-0.1", limit=2)) == ("ed", "cb")
-    (done,) = await results.batches("acme", type_="crop", state=State.DONE, until=None, limit=9)
+    (done,) = await results.batches("acme", Wanted(type="crop", state=State.DONE), None, 9)
     assert done.finished is not None
     assert (done.finished.out, done.finished.data, done.finished.ok) == (b"", b"", 3)
 
@@ -240,9 +241,7 @@ QUESTIONS: dict[str, Question] = {
     "finished": lambda results, tenant: results.finished(tenant, "p-0.1"),
     "known": lambda results, tenant: results.known(tenant, "p"),
     "results": _streamed,
-    "batches": lambda results, tenant: results.batches(
-        tenant, type_=None, state=None, until=None, limit=9
-    ),
+    "batches": lambda results, tenant: results.batches(tenant, Wanted(), None, 9),
     "scoreboard": lambda results, tenant: results.scoreboard(tenant),
 }
 
