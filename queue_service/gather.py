@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from handlers.names import JobType
 from queue_service import block
@@ -27,8 +28,7 @@ class Grouping:
     defaults: Defaults
 
 
-@dataclass(frozen=True, slots=True)
-class Portion:
+class Portion(NamedTuple):
     """Some neighbouring lines of a record, usually all of them."""
 
     record: Record

@@ -16,12 +16,16 @@ _COUNTER_LIMIT = 32**3
 POST_LENGTH = 22
 
 
+# Two digits at a time, because ids are made for every request.
+_PAIRS = [high + low for high in _DIGITS for low in _DIGITS]
+
+
 def _base32(value: int, width: int) -> str:
-    out = []
-    for _ in range(width):
-        value, digit = divmod(value, 32)
-        out.append(_DIGITS[digit])
-    return "".join(reversed(out))
+    out = ""
+    for _ in range(0, width, 2):
+        out = _PAIRS[value & 1023] + out
+        value >>= 10
+    return out[-width:]
 
 
 class IdMint:

@@ -37,7 +37,7 @@ _ROUNDS_MAX = 8
 # While posts keep coming, a round waits for company, unless much is there already or somebody waits
 # for a result: many small posts that arrive together become one batch. A post that comes alone is
 # not held up.
-_PACE_STEPS = 10
+_PACE_STEPS = 20
 _PACE_STEP_S = 0.002
 _MUCH_BYTES = 64 << 10
 _AFTER_READ_ERROR_S = 1.0

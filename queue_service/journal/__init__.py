@@ -11,7 +11,6 @@ from queue_service.journal.journal import Journal, ReservationLapsed
 from queue_service.journal.journals import Journals, JournalsUnusable
 from queue_service.journal.record import Record
 from queue_service.journal.scan import Damage, DamageKind
-from queue_service.journal.segment import Position
 from queue_service.journal.settings import JournalSettings
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "JournalSettings",
     "Journals",
     "JournalsUnusable",
-    "Position",
     "Record",
     "Reservation",
     "ReservationLapsed",

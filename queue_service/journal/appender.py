@@ -29,7 +29,7 @@ from queue_service.journal.descriptors import Descriptors
 from queue_service.journal.disk import Disk
 from queue_service.journal.health import Health
 from queue_service.journal.record import Record
-from queue_service.journal.segment import Position, SegmentName, SegmentWriter
+from queue_service.journal.segment import SegmentName, SegmentWriter
 from queue_service.journal.settings import JournalSettings
 from queue_service.journal.tail import Kept, TailBudget
 
@@ -37,6 +37,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _FRAME_BYTES = 256  # about what a frame adds to its body; only for bounds
+_WORTH_BYTES = 6 << 10  # a group of this size waits for no more
 
 _log = logging.getLogger(__name__)
 
@@ -69,16 +70,15 @@ class _Group:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self.futures: list[asyncio.Future[Position]] = []
+        self.futures: list[asyncio.Future[None]] = []
         self.size = 0
         self.begun = False
         self.finished = asyncio.Event()
 
-    def succeed(self, flushed: Flushed) -> None:
-        uid = flushed.segment.uid
-        for future, kept in zip(self.futures, flushed.written, strict=True):
+    def succeed(self) -> None:
+        for future in self.futures:
             if not future.done():  # a caller that gave up has cancelled its own
-                future.set_result(Position(segment_uid=uid, offset=kept.start))
+                future.set_result(None)
         self.finished.set()
 
     def fail(self, reason: JournalUnavailable) -> None:
@@ -126,7 +126,7 @@ class Appender:
     def healthy(self) -> bool:
         return self._health.healthy(self._shared.clock())
 
-    async def append(self, record: Record) -> Position:
+    async def append(self, record: Record) -> None:
         """Return once the record would survive a power cut, or raise JournalUnavailable.
 
         A caller that is cancelled does not know: its record may have been written.
@@ -134,14 +134,14 @@ class Appender:
         size = len(record.body) + _FRAME_BYTES
         self._admit(size)
         group = self._open_group()
-        future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         group.records.append(record)
         group.futures.append(future)
         group.size += size
         self._queued_bytes += size
         if self._flusher is None:
             self._flusher = asyncio.create_task(self._flush())
-        return await future
+        await future
 
     async def sync(self) -> None:
         """Return when the appends begun so far have ended, well or not; later ones do not count."""
@@ -173,7 +173,7 @@ class Appender:
     async def _flush(self) -> None:
         loop = asyncio.get_running_loop()
         while self._groups:
-            if self._crowded:
+            if self._crowded and self._groups[0].size < _WORTH_BYTES:
                 await asyncio.sleep(self._flushed_at + self._settings.group_wait_s - loop.time())
             group = self._groups[0]
             group.begun = True
@@ -187,7 +187,7 @@ class Appender:
                 self._health.succeeded()
                 self._forget(group)
                 self._flushed(flushed)
-                group.succeed(flushed)
+                group.succeed()
         self._flusher = None
 
     def _fail(self, error: Exception) -> None:

@@ -24,7 +24,7 @@ from queue_service.journal.disk import replace_file
 from queue_service.journal.record import Record
 from queue_service.journal.recovery import Recovered
 from queue_service.journal.scan import Damage, Scan, Scanner
-from queue_service.journal.segment import Position, SegmentName
+from queue_service.journal.segment import SegmentName
 from queue_service.journal.tail import Tail, TailBudget
 
 _log = logging.getLogger(__name__)
@@ -122,14 +122,14 @@ class Journal:
         """Whether `sync_cursor` has something to do."""
         return self._cursor_moved
 
-    async def append(self, record: Record) -> Position:
+    async def append(self, record: Record) -> None:
         """Return once the record would survive a power cut.
 
         Raises JournalFull or JournalUnavailable, and then the record will not be read either,
         unless the disk failed so badly that it could not be cut off again. A caller that is
         cancelled does not know.
         """
-        return await self._appender.append(record)
+        await self._appender.append(record)
 
     async def sync(self) -> None:
         """Return when the appends begun so far have ended; later ones are not waited for."""

@@ -46,14 +46,6 @@ class SegmentName:
         return f"{self.ms:020d}-{self.uid}.log"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """Where a record begins. Never the same for two records, also on a cloned disk."""
-
-    segment_uid: str
-    offset: int
-
-
 class SegmentWriter:
     """Appends to one new file. One caller at a time; after an OSError it must not be used again.
 

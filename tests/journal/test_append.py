@@ -51,9 +51,8 @@ async def test_concurrent_appends_share_a_sync() -> None:
     disk = MemoryDisk()
     async with journals_on(disk, inline=False) as journals:
         journal = journals.journal("acme")
-        positions = await asyncio.gather(*(journal.append(record(n)) for n in range(500)))
+        await asyncio.gather(*(journal.append(record(n)) for n in range(500)))
         assert disk.count("sync") <= 2
-        assert [p.offset for p in positions] == sorted({p.offset for p in positions})
         assert await drain(journal, 1000) == [record(n) for n in range(500)]
 
 
@@ -166,11 +165,11 @@ async def test_segment_names_sort_by_creation_when_the_clock_goes_back() -> None
 async def test_a_segment_of_an_earlier_life_is_never_appended_to() -> None:
     disk = MemoryDisk()
     async with journals_on(disk) as journals:
-        first = await journals.journal("acme").append(record(1))
+        await journals.journal("acme").append(record(1))
     before = {path: data for path, data in disk.files().items() if is_log(path)}
     async with journals_on(disk) as journals:
-        second = await journals.journal("acme").append(record(2))
-    assert second.segment_uid != first.segment_uid
+        await journals.journal("acme").append(record(2))
+    assert sum(map(is_log, disk.files())) == len(before) + 1
     assert all(disk.files()[path] == data for path, data in before.items())
 
 
