@@ -6,7 +6,7 @@ from aiohttp import web
 
 from queue_service.api import admin, handlers, jobs, results
 from queue_service.api.answers import json_response
-from queue_service.api.problems import expectation, problems
+from queue_service.api.problems import expectation, guarded
 from queue_service.api.services import SERVICES, Services, services
 
 
@@ -19,6 +19,18 @@ async def readyz(request: web.Request) -> web.Response:
     """Whether work is taken. Without MongoDB it still is, into the journal: that is `degraded`."""
     health = services(request).health()
     return json_response(health, status=503 if health["status"] == "unavailable" else 200)
+
+
+async def nothing_here(request: web.Request) -> web.Response:
+    """No route has this path; or one has, with another method."""
+    allowed: set[str] = set()
+    for resource in request.app.router.resources():
+        _, methods = await resource.resolve(request)
+        allowed |= methods
+    allowed.discard("*")
+    if allowed:
+        raise web.HTTPMethodNotAllowed(request.method, allowed)
+    raise web.HTTPNotFound
 
 
 ROUTES = [
@@ -51,13 +63,16 @@ ROUTES = [
     # Health.
     web.get("/livez", livez),
     web.get("/readyz", readyz),
+    # Whatever is left.
+    web.route("*", "/{path:.*}", nothing_here),
 ]
 
 
 def make_app(use: Services) -> web.Application:
     # aiohttp refuses a body that reaches this size, Hearth one that is over its own.
-    app = web.Application(middlewares=[problems], client_max_size=use.body_max_bytes + 1)
+    app = web.Application(client_max_size=use.body_max_bytes + 1)
     app[SERVICES] = use
     for route in ROUTES:
-        app.router.add_route(route.method, route.path, route.handler, expect_handler=expectation)
+        handler = guarded(route.handler)
+        app.router.add_route(route.method, route.path, handler, expect_handler=expectation)
     return app

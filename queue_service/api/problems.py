@@ -1,4 +1,4 @@
-"""Errors as application/problem+json (RFC 9457), made in one middleware.
+"""Errors as application/problem+json (RFC 9457), made in one place around every route.
 
 Every refusal of the queue, of the names and of aiohttp itself leaves through here; what is left
 over is a mistake of ours: logged with its trace, answered without it.
@@ -23,27 +23,33 @@ log = structlog.get_logger(__name__)
 _TYPE_PREFIX = "urn:hearth:problem:"
 
 
-@web.middleware
-async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever is raised into a problem document."""
-    try:
-        return await handler(request)
-    except QueueError as error:
-        return problem(error)
-    except InvalidName as error:
-        return problem(BadRequest(str(error)))
-    except InvalidHandler as error:
-        return problem(InvalidUpload(str(error)))
-    except web.HTTPRequestEntityTooLarge:
-        limit = services(request).body_max_bytes
-        return problem(TooLarge(f"the body is over {limit} bytes"))
-    except web.HTTPException as error:
-        return _answer(error.status, f"http-{error.status}", error.reason, "", error.headers)
-    except ConnectionError:
-        raise  # the client is gone: nobody to answer
-    except Exception as error:
-        log.error("api.failed", method=request.method, path=request.path, exc_info=error)
-        return _answer(500, "internal", "Internal error", "see the daemon's log")
+def guarded(handler: Handler) -> Handler:
+    """The route with whatever it raises turned into a problem document.
+
+    A wrapper and not a middleware, which would cost every request some layers of aiohttp's.
+    """
+
+    async def guard(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except QueueError as error:
+            return problem(error)
+        except InvalidName as error:
+            return problem(BadRequest(str(error)))
+        except InvalidHandler as error:
+            return problem(InvalidUpload(str(error)))
+        except web.HTTPRequestEntityTooLarge:
+            limit = services(request).body_max_bytes
+            return problem(TooLarge(f"the body is over {limit} bytes"))
+        except web.HTTPException as error:
+            return _answer(error.status, f"http-{error.status}", error.reason, "", error.headers)
+        except ConnectionError:
+            raise  # the client is gone: nobody to answer
+        except Exception as error:
+            log.error("api.failed", method=request.method, path=request.path, exc_info=error)
+            return _answer(500, "internal", "Internal error", "see the daemon's log")
+
+    return guard
 
 
 async def expectation(request: web.Request) -> web.StreamResponse | None:
