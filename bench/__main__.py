@@ -30,7 +30,7 @@ _FULL = Sizes(
     wait_samples=200,
     backlog_small=100_000,
     backlog_large=2_000_000,
-    backlog_measured=60_000,
+    backlog_measured=40_000,
 )
 _QUICK = Sizes(
     drain_jobs=200_000,
@@ -40,7 +40,7 @@ _QUICK = Sizes(
     wait_samples=100,
     backlog_small=100_000,
     backlog_large=400_000,
-    backlog_measured=60_000,
+    backlog_measured=40_000,
 )
 _MEASURES = (
     figures.drain,
