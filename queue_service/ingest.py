@@ -40,7 +40,9 @@ _ROUNDS_MAX = 8
 _PACE_STEPS = 20
 _PACE_STEP_S = 0.002
 _MUCH_BYTES = 64 << 10
-_AFTER_READ_ERROR_S = 1.0
+# A journal that could not be read is left alone for so long, and holds nobody else up.
+_UNREADABLE_S = 1.0
+_NOTHING_READ_S = 0.05
 
 
 class Taker(Protocol):
@@ -87,6 +89,7 @@ class Ingest:
         self._rounds = 0
         self._busy = False
         self._reserved_bytes = 0
+        self._unreadable: dict[str, float] = {}
         self._moved = asyncio.Condition()
         # Segments of an earlier life whose mark is known; ends not noted in the store yet.
         self._asked: set[str] = set()
@@ -96,11 +99,9 @@ class Ingest:
         """Ingest until cancelled; rounds that overlap join the crew."""
         while True:
             await self._worth_a_round()
-            try:
-                taken, batches = await self._read_round()
-            except JournalUnavailable as error:
-                log.error("ingest.journal_unreadable", reason=str(error))
-                await asyncio.sleep(_AFTER_READ_ERROR_S)
+            taken, batches = await self._read_round()
+            if not taken:
+                await asyncio.sleep(_NOTHING_READ_S)
                 continue
             self._rounds += 1
             self._busy = self._rounds > 1 or sum(len(b.spans) for b in batches) > 1
@@ -165,11 +166,16 @@ class Ingest:
             for piece in taken:
                 piece.journal.cancel(piece.reservation)
             raise
-        return taken, [batch for batches in read for batch in batches]
+        batches = [batch for found in read for batch in found or ()]
+        return [
+            piece for piece, found in zip(taken, read, strict=True) if found is not None
+        ], batches
 
     def _turn(self) -> Iterator[str]:
         """The tenants of this round, going on behind the last one served."""
-        readable = sorted(self._journals.readable())
+        now = clock.monotonic()
+        self._unreadable = {t: until for t, until in self._unreadable.items() if until > now}
+        readable = sorted(set(self._journals.readable()) - self._unreadable.keys())
         later = [tenant for tenant in readable if tenant > self._last_tenant]
         chosen = (later + readable[: len(readable) - len(later)])[:_TENANTS_PER_ROUND]
         if chosen:
@@ -188,9 +194,16 @@ class Ingest:
             self._asked.add(found.segment_uid)
             journal.skip_to(found.segment_uid, stored)
 
-    async def _batches(self, piece: _Taken) -> list[NewBatch]:
-        records = await piece.journal.read(piece.reservation)
+    async def _batches(self, piece: _Taken) -> list[NewBatch] | None:
+        """The batches of a piece; None when the disk does not let it be read."""
         tenant = piece.journal.tenant
+        try:
+            records = await piece.journal.read(piece.reservation)
+        except JournalUnavailable as error:
+            log.error("ingest.journal_unreadable", tenant=tenant, reason=str(error))
+            piece.journal.cancel(piece.reservation)
+            self._unreadable[tenant] = clock.monotonic() + _UNREADABLE_S
+            return None
         portions = whole(records)
         if piece.reservation.inherited and records:
             posts = [record.id for record in records]

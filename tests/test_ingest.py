@@ -6,8 +6,10 @@ The journals are real ones on a disk in memory; the store and dispatch are playe
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,3 +218,21 @@ async def test_a_batch_that_dispatch_gave_up_is_stored_by_ingest() -> None:
         await journals.journal("acme").append(record(1))
         assert await ingest.stored("acme", 5)
     assert store.lines == expected(1)
+
+
+async def test_a_journal_that_cannot_be_read_holds_nobody_else_up() -> None:
+    disk, store = MemoryDisk(), Store()
+
+    def fail(kind: str, path: Path) -> None:
+        if kind == "read" and path.parent.name == "spoilt":
+            raise OSError(errno.EIO, "injected")
+
+    async with journals_on(disk) as journals, ingesting(journals, store) as ingest:
+        disk.before = fail
+        await journals.journal("spoilt").append(record(1))
+        for number in range(2, 5):
+            await journals.journal("acme").append(record(number))
+            assert await ingest.stored("acme", 5)
+        disk.before = lambda kind, path: None
+        assert await ingest.flush(5)
+    assert store.lines == expected(1, 2, 3, 4)
