@@ -7,6 +7,7 @@ long it takes, is the context's part.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -25,19 +26,19 @@ class ContextLost(Exception):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Ask(Generic[_T]):
+class Ask(ABC, Generic[_T]):
     """A request that was sent, in the order of the pipe."""
 
     patience_s: float
     reply: asyncio.Future[_T]
 
+    @abstractmethod
     def advance(self, decoder: Decoder) -> bool:
         """Take in the next frame; False when none is complete."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lose(self, reason: StopReason, detail: str) -> None:
         """Settle the reply after the child was lost at work on this."""
-        raise NotImplementedError
 
     def settle(self, value: _T) -> None:
         if not self.reply.cancelled():

@@ -286,6 +286,8 @@ def _integer(head: dict[str, object], name: str, low: int, high: int) -> int:
 
 def _seconds(value: object) -> float:
     # orjson lets no NaN or infinity pass; bool is refused because it is an int in disguise.
-    if type(value) not in (int, float) or not 0 <= value <= _FOREVER_S:  # type: ignore[operator]
-        raise ProtocolError("a time is no number of seconds")
-    return float(value)  # type: ignore[arg-type]
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ProtocolError("a time is no number")
+    if not 0 <= value <= _FOREVER_S:
+        raise ProtocolError("a time is no number of seconds that can be")
+    return float(value)
