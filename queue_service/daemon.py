@@ -229,7 +229,8 @@ class Daemon:
         self._services.waiters.release()
         await self._web.cleanup()  # stops listening, lets requests under way end
         await self._dispatch.drain(s.drain_s)
-        await self._ingest.flush(_FLUSH_S)
+        if not await self._ingest.flush(_FLUSH_S):
+            log.warning("daemon.journal_left", unread_bytes=self._journals.unread_bytes)
 
 
 async def _release(daemons: MongoDaemons, sysid: Sysid) -> None:
