@@ -89,12 +89,8 @@ class Daemon:
         s.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         uri = s.mongo
         if not uri:
-            embedded = EmbeddedSettings(
-                data=s.data,
-                mongod=Path(s.mongod) if s.mongod else None,
-                cache_gb=s.mongo_cache_gb,
-            )
-            uri = (await stack.enter_async_context(EmbeddedMongod(embedded))).uri
+            embedded = EmbeddedMongod(embedded_settings(s))
+            uri = (await stack.enter_async_context(embedded)).uri
         mongo = await stack.enter_async_context(Mongo(uri, s.database, s.store_timeout_s))
         await mongo.prepare()
         _check_clock((await mongo.now() - clock.now()).total_seconds())
@@ -244,6 +240,13 @@ async def _release(daemons: MongoDaemons, sysid: Sysid) -> None:
 def _check_clock(skew_s: float) -> None:
     if abs(skew_s) > _CLOCK_SKEW_MAX_S:
         raise UnusableStore(f"this host's clock and MongoDB's differ by {skew_s:.1f} s")
+
+
+def embedded_settings(s: Settings) -> EmbeddedSettings:
+    """Also for a database that is run alone."""
+    return EmbeddedSettings(
+        data=s.data, mongod=Path(s.mongod) if s.mongod else None, cache_gb=s.mongo_cache_gb
+    )
 
 
 def _journal_settings(s: Settings) -> JournalSettings:

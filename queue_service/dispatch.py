@@ -314,7 +314,7 @@ class Dispatch:
 
     async def _write(self, held: _Held, settlement: Settlement) -> None:
         done = settlement.finished
-        took_effect = await self._settler.settle(held.batch, settlement)
+        took_effect = await self._settler.settle(settlement)
         held.unstored = None
         if took_effect:
             codes = codes_of(done) if done else {}

@@ -16,7 +16,7 @@ from functools import partial
 import structlog
 
 from queue_service import clock
-from queue_service.batch import Batch, NewBatch, Settlement
+from queue_service.batch import NewBatch, Settlement
 from queue_service.insist import insist
 from queue_service.store.base import BatchStore
 from queue_service.waiters import Waiters
@@ -30,7 +30,6 @@ _PACE_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    batch: Batch
     settlement: Settlement
     written: asyncio.Future[bool]
 
@@ -57,10 +56,10 @@ class Settler:
         self._write_at = 0.0
         self.stale = 0
 
-    async def settle(self, batch: Batch, settlement: Settlement) -> bool:
+    async def settle(self, settlement: Settlement) -> bool:
         """Write one settlement; answers when it is written. False: the batch was taken over."""
         written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Entry(batch, settlement, written))
+        self._queue.append(_Entry(settlement, written))
         self._wake.set()
         return await written
 

@@ -68,7 +68,7 @@ class Bench:
 
     def settle(self, post: str, successors: tuple[NewBatch, ...] = ()) -> asyncio.Task[bool]:
         batch = taken(new(post), "s1.1", clock.now())
-        return asyncio.create_task(self.settler.settle(batch, ended(batch, successors)))
+        return asyncio.create_task(self.settler.settle(ended(batch, successors)))
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def guarded(handler: Handler) -> Handler:
 
 
 async def expectation(request: web.Request) -> web.StreamResponse | None:
-    """Answer an Expect header, which aiohttp looks at before any middleware."""
+    """Answer an Expect header, which aiohttp looks at before any route."""
     expected = request.headers.get("Expect", "")
     if request.version == HttpVersion11 and expected.lower() != "100-continue":
         detail = f"Expect: {expected[:80]} cannot be met"

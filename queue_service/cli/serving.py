@@ -6,7 +6,6 @@ import asyncio
 import signal
 import sys
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -15,7 +14,7 @@ import uvloop
 
 from queue_service import telemetry
 from queue_service.admin_key import AdminKeyUnusable
-from queue_service.daemon import Daemon
+from queue_service.daemon import Daemon, embedded_settings
 from queue_service.errors import StoreUnavailable
 from queue_service.journal.journals import JournalsUnusable
 from queue_service.leases import SysidLost
@@ -23,7 +22,6 @@ from queue_service.scheduler import UnknownScheduler
 from queue_service.settings import Settings
 from queue_service.store.embedded import (
     EmbeddedMongoUnavailable,
-    EmbeddedSettings,
     run_alone,
 )
 from queue_service.store.mongo import UnusableStore
@@ -65,12 +63,7 @@ def serve_mongo(settings: Settings) -> int:
 
     async def run(stop: asyncio.Event) -> None:
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        embedded = EmbeddedSettings(
-            data=settings.data,
-            mongod=Path(settings.mongod) if settings.mongod else None,
-            cache_gb=settings.mongo_cache_gb,
-        )
-        await run_alone(embedded, ready, stop)
+        await run_alone(embedded_settings(settings), ready, stop)
 
     return _run(settings, run)
 
