@@ -85,7 +85,8 @@ class Options:
 class NewBatch:
     """A batch to be inserted: freshly ingested, or what is left of one that was taken apart.
 
-    `due_dt` is when its first attempt was asked for, if that was not at once.
+    `due_dt` is when its first attempt was asked for, if that was not at once. `strikes` is how
+    often its job was to blame for a lost context; more than 0 only for a job that is alone.
     """
 
     jobtype: JobType
@@ -98,6 +99,7 @@ class NewBatch:
     create_dt: datetime
     due_dt: datetime | None = None
     careful: bool = False
+    strikes: int = 0
 
     @property
     def expire_dt(self) -> datetime:
@@ -139,6 +141,7 @@ class Batch:
     careful: bool
     recoveries: int
     due_dt: datetime | None = None
+    strikes: int = 0
 
     @property
     def expire_dt(self) -> datetime:
@@ -167,6 +170,7 @@ def taken(new: NewBatch, lock: str, now: datetime) -> Batch:
         careful=new.careful,
         recoveries=0,
         due_dt=new.due_dt,
+        strikes=new.strikes,
     )
 
 

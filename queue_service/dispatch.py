@@ -28,7 +28,13 @@ from queue_service.insist import insist
 from queue_service.scheduler.base import Candidate, Scheduler
 from queue_service.settle import Settler
 from queue_service.store.base import BatchStore
-from queue_service.verdict import RetryPolicy, decide, never_handled
+from queue_service.verdict import (
+    RetryPolicy,
+    decide,
+    must_begin_alone,
+    never_handled,
+    shelve,
+)
 from runners.base import Call, Outcome, Runner
 
 log = structlog.get_logger(__name__)
@@ -260,6 +266,10 @@ class Dispatch:
             return
         backlog.jobs = max(0, backlog.jobs - batch.count)
         held = self._hold(_Held(batch))
+        shelved = shelve(batch, now=clock.now(), policy=self._settings.retry, rng=self._rng)
+        if shelved is not None:
+            await self._write(held, shelved)
+            return
         await self._settle(held, handler, await self._run(held, handler))
 
     async def _serve_unstored(
@@ -335,7 +345,7 @@ class Dispatch:
             spans=batch.spans,
             attempt=batch.attempt,
             job_timeout_s=batch.options.timeout_s,
-            budget_s=self._settings.retry.budget_s,
+            budget_s=0.0 if must_begin_alone(batch) else self._settings.retry.budget_s,
             careful=batch.careful,
         )
 

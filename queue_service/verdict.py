@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
 
@@ -28,6 +28,10 @@ from queue_service.batch import (
 from runners.base import CONTEXT_DIED, ERROR, TIMED_OUT, Bad, Outcome, Span, Stop, StopReason
 
 NO_HANDLER = 501
+# A job that was to blame so often for the loss of its context, or of its daemon, is shelved: it
+# has ended, as an error that can be found by this exitcode, and nothing runs it again by itself.
+POISON = 508
+STRIKES_MAX = 3
 _PARTS_MAX = 64
 _PAUSE_AFTER_CLOSED_S = 1.0
 # The context was lost, or talked nonsense: with no job to blame, the next run must watch closely.
@@ -51,6 +55,7 @@ def decide(
     batch: Batch, outcome: Outcome, *, version: int, now: datetime, policy: RetryPolicy, rng: Random
 ) -> Settlement:
     """Which lines have ended, which are run again and when, and what is left over."""
+    struck = _struck(outcome.stop)
     outcome = _with_blame(batch, outcome)
     if outcome.done == 0:
         return _untouched(batch, outcome.stop)
@@ -77,7 +82,7 @@ def decide(
         wait_s=max(0.0, (batch.claim_dt - batch.ready_dt).total_seconds()),
         handler_version=version,
     )
-    successors = list(_attempts(batch, pauses, now))
+    successors = list(_attempts(batch, pauses, struck, now))
     if rest:
         successors += _leftover(batch, outcome, rest, batch.data[end:], now, policy)
     return Settlement(
@@ -91,6 +96,34 @@ def never_handled(batch: Batch, *, now: datetime, policy: RetryPolicy, rng: Rand
     return decide(batch, outcome, version=0, now=now, policy=policy, rng=rng)
 
 
+def must_begin_alone(batch: Batch) -> bool:
+    """Must the batch be stopped behind its first job, because daemons keep dying under it?
+
+    What ends there is written at once. So if this run is lost as well, it was that job's.
+    """
+    return batch.recoveries >= STRIKES_MAX - 1
+
+
+def shelve(batch: Batch, *, now: datetime, policy: RetryPolicy, rng: Random) -> Settlement | None:
+    """The end of a job under which daemon after daemon died; None when the batch is to be run.
+
+    A recovery counts as a strike against the job that was alone in flight: the only one of the
+    batch, or its first one (`must_begin_alone`). The others go on as if nothing had been.
+    """
+    strikes = batch.recoveries + (batch.strikes if batch.count == 1 else 0)
+    if not batch.recoveries or strikes < STRIKES_MAX:
+        return None
+    stop = Stop(reason=StopReason.DIED, detail="its daemon died", blamed=0)
+    outcome = Outcome(done=0, ok=0, bad=(), out=b"", stop=stop)
+    last = replace(batch, strikes=STRIKES_MAX - 1)
+    return decide(last, outcome, version=0, now=now, policy=policy, rng=rng)
+
+
+def _struck(stop: Stop | None) -> int | None:
+    """The line that takes a strike."""
+    return stop.blamed if stop is not None and stop.reason in _LOST else None
+
+
 def _with_blame(batch: Batch, outcome: Outcome) -> Outcome:
     """Give the job that lost its context the result it could not give itself."""
     stop = outcome.stop
@@ -100,16 +133,16 @@ def _with_blame(batch: Batch, outcome: Outcome) -> Outcome:
         return _all_bad(batch, ERROR, stop.detail)
     if stop.blamed is None:
         return outcome
-    exitcode = TIMED_OUT if stop.reason is StopReason.TIMEOUT else CONTEXT_DIED
-    return Outcome(
+    exitcode, detail = CONTEXT_DIED, stop.detail
+    if stop.reason is StopReason.TIMEOUT:
+        exitcode = TIMED_OUT
+    if stop.reason in _LOST and batch.strikes + 1 >= STRIKES_MAX:
+        exitcode, detail = POISON, f"poison: given up after {STRIKES_MAX} strikes; {stop.detail}"
+    return replace(
+        outcome,
         done=outcome.done + 1,
-        ok=outcome.ok,
         bad=(*outcome.bad, Bad(outcome.done, exitcode)),
-        out=outcome.out + _error_line(stop.detail),
-        stop=Stop(reason=stop.reason, detail=stop.detail, blamed=stop.blamed),
-        log=outcome.log,
-        run_s=outcome.run_s,
-        cpu_s=outcome.cpu_s,
+        out=outcome.out + _error_line(detail),
     )
 
 
@@ -149,7 +182,7 @@ def _pauses(
     left = (batch.expire_dt - now).total_seconds()
     pauses = {}
     for line in bad:
-        if code_of(line.exitcode) not in ("retry", "error"):
+        if line.exitcode == POISON or code_of(line.exitcode) not in ("retry", "error"):
             continue
         pause = usual if line.delay_s is None else line.delay_s
         if pause <= left:
@@ -157,18 +190,25 @@ def _pauses(
     return pauses
 
 
-def _attempts(batch: Batch, pauses: dict[int, float], now: datetime) -> Iterable[NewBatch]:
-    """One successor for all lines with an equal pause: same job ids, one attempt on."""
-    by_pause: dict[float, list[int]] = {}
+def _attempts(
+    batch: Batch, pauses: dict[int, float], struck: int | None, now: datetime
+) -> Iterable[NewBatch]:
+    """One successor for all lines with an equal pause: same job ids, one attempt on.
+
+    The line that took a strike gets one of its own: whatever it does next, it does alone.
+    """
+    groups: dict[tuple[float, bool], list[int]] = {}
     for index, pause in pauses.items():
-        by_pause.setdefault(pause, []).append(index)
-    for pause, indices in by_pause.items():
+        groups.setdefault((pause, index == struck), []).append(index)
+    for (pause, is_struck), indices in groups.items():
         yield _successor(
             batch,
             pick_spans(batch.spans, indices),
             block.pick(batch.data, indices),
             dt=now + timedelta(seconds=pause),
             attempt=batch.attempt + 1,
+            careful=is_struck or batch.strikes > 0,
+            strikes=batch.strikes + is_struck,
         )
 
 
@@ -185,7 +225,10 @@ def _leftover(
     # Until the job at fault is found, the lines that may hold it are watched one by one.
     careful = stop is not None and stop.blamed is None and (stop.reason in _LOST or batch.careful)
     size = left
-    if stop and stop.reason is StopReason.BUDGET and outcome.run_s > 0:
+    if must_begin_alone(batch):
+        # In small parts, so that what kills daemons is soon the first of one.
+        size, careful = math.ceil(left / _PARTS_MAX), True
+    elif stop and stop.reason is StopReason.BUDGET and outcome.run_s > 0:
         per_claim = int(policy.budget_s * outcome.done / outcome.run_s)
         size = max(per_claim, math.ceil(left / _PARTS_MAX), 1)
     for piece, count in block.cut(data, size, len(data)):
@@ -201,6 +244,7 @@ def _successor(
     dt: datetime,
     attempt: int,
     careful: bool = False,
+    strikes: int = 0,
 ) -> NewBatch:
     return NewBatch(
         jobtype=batch.jobtype,
@@ -213,4 +257,5 @@ def _successor(
         create_dt=batch.create_dt,
         due_dt=batch.due_dt,
         careful=careful,
+        strikes=strikes,
     )

@@ -273,6 +273,8 @@ def from_new(batch: NewBatch, *, data_at: str | None) -> Document:
         "recoveries": 0,
         "careful": batch.careful,
     }
+    if batch.strikes:
+        document["strikes"] = batch.strikes
     if data_at is not None:
         document["data_at"] = data_at
     return document
@@ -305,6 +307,7 @@ def to_batch(document: Mapping[str, Any]) -> Batch:
         careful=document["careful"],
         recoveries=document["recoveries"],
         due_dt=document["due_dt"],
+        strikes=document.get("strikes", 0),
     )
 
 

@@ -143,7 +143,7 @@ async def test_a_job_that_keeps_killing_its_process_is_given_up_in_the_end(work:
     results = await work.run("work", jobs, retries=2)
     assert [(r["code"], r["attempt"]) for r in results] == [("ok", 1), ("error", 3), ("ok", 1)]
     seen = await work.job(results[1]["id"])
-    assert [a["exitcode"] for a in seen["attempts"]] == [502, 502, 502]
+    assert [a["exitcode"] for a in seen["attempts"]] == [502, 502, 508]
 
 
 async def test_a_result_that_is_no_json_is_an_error_of_its_job_alone(acme: Client) -> None:
