@@ -16,7 +16,7 @@ from collections import deque
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from handlers.definition import Definition, Handler
+from handlers.definition import Definition
 from runners.asks import Ask, ContextLost, Preparation, Run
 from runners.base import Call, Outcome, SourceError, StopReason, nothing_done
 from runners.channel import Channel
@@ -149,8 +149,8 @@ class Context:
         process could be started. Cancelling kills the context.
         """
         try:
-            if slot_of(call.handler) not in self._loaded:
-                refusal = await self._load(call.handler)
+            if slot_of(call.handler, call.secrets) not in self._loaded:
+                refusal = await self._load(call)
                 if refusal is not None:
                     detail = f"line {refusal.line}: {refusal.message}"
                     return nothing_done(StopReason.UNLOADABLE, detail)
@@ -202,16 +202,16 @@ class Context:
         if self._is_lost:
             self._process.kill()
 
-    async def _load(self, handler: Handler) -> SourceError | None:
+    async def _load(self, call: Call) -> SourceError | None:
         await self._start()
         try:
-            refusal = await self._prepare(encode_load(handler))
+            refusal = await self._prepare(encode_load(call.handler, call.secrets))
         except ContextLost as lost:
             if lost.reason is StopReason.CLOSED:
                 raise
             raise ContextLost(StopReason.UNLOADABLE, f"while loading: {lost}") from lost
         if refusal is None:
-            self._loaded.add(slot_of(handler))
+            self._loaded.add(slot_of(call.handler, call.secrets))
         return refusal
 
     async def _prepare(self, frame: bytes) -> SourceError | None:

@@ -6,24 +6,32 @@ of JSON, the header, followed by as many bytes as the header announces. Requests
 at a time, in their order; the daemon may send the next one before the last is answered.
 
 In (trusted):
-    {"op": "load", "slot", "before", "body", "beforeEach", "afterEach"}
+    {"op": "load", "slot", "before", "body", "beforeEach", "afterEach", "secrets": {name: text}}
         Compile the four sources and run `before` once. `slot` names the handler from now on.
-    {"op": "check", …the same}
+    {"op": "check", …the same, without secrets}
         Compile only; run nothing.
     {"op": "run", "slot", "bytes", "count", "spans": [[post, first, count], …], "attempt",
-     "timeout_s", "budget_s", "careful", "flush_s", "result_max", "out_max", "log_max"}
+     "timeout_s", "budget_s", "careful", "flush_s", "result_max", "out_max", "log_max",
+     "spawn_max", "spawn_bytes", "jobs_max": number or null}
         + `bytes` bytes: `count` payload lines, newline-ended, any bytes but the newline in them.
 Out (believed only as far as this module checks):
-    {"op": "ready"}  or  {"op": "refused", "message", "line"}
-        The answer to load and check.
-    {"op": "part", "done", "bad": [[index, exitcode, delay or null], …], "out", "log"}
+    {"op": "ready", "run_s", "cpu_s"}  or  {"op": "refused", "message", "line"}
+        The answer to load and check; the times are what compiling and `before` took.
+    {"op": "part", "done", "bad": [[index, exitcode, delay or null], …], "out", "log", "jobs"}
         + `out` bytes: one result line of JSON for each job ended since the last frame
-        + `log` bytes: what was printed meanwhile.
+        + `log` bytes: what was printed meanwhile
+        + `jobs` bytes: what those jobs have spawned, a line `INDEX TYPE|PAYLOAD` for each, in the
+          order of INDEX, the line number of the job that spawned it.
         `done` counts the batch's jobs so far, `bad` lists the new ones that did not end well. Due
         after a job when `flush_s` have passed since the last frame, or after each job if `careful`.
     {"op": "end", …as part, "run_s", "cpu_s", "stop": null or "budget" or "output"}
         The answer to run. With a `stop` the jobs from `done` onwards have not been begun: at least
-        one job was done and `budget_s` were over, or another result might not fit in `out_max`.
+        one job was done and `budget_s` were over or `jobs_max` were done ("budget"), or another
+        result might not fit in `out_max` or more than `spawn_bytes` were spawned ("output").
+A job spawns by printing a line `J: TYPE|PAYLOAD` or `#J: TYPE|PAYLOAD`, further blanks after the
+colon left away, or by `context.enqueue`. Such lines are not logged; those of one job over
+`spawn_max` in number or `spawn_bytes` in size are dropped, and the log says so. What is printed
+outside of a job is log, whatever it looks like.
 Jobs are known by their line number in the batch alone, so no frame can speak of another batch.
 
 This module turns bytes into values and back. It moves no bytes and knows no process.
@@ -31,43 +39,49 @@ This module turns bytes into values and back. It moves no bytes and knows no pro
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import orjson
 
 from handlers.definition import Definition, Handler
-from runners.base import Bad, Call, Outcome, SourceError, Stop, StopReason
+from runners.base import Bad, Call, Outcome, SourceError, Spawned, Stop, StopReason
+from runners.distrust import ProtocolError as ProtocolError
+from runners.distrust import read_bad, read_integer, read_seconds, read_spawned
 
 FLUSH_S: Final = 0.02
 RESULT_MAX: Final = 16 << 20
 OUT_MAX: Final = 2 * RESULT_MAX
 LOG_MAX: Final = 64 << 10
-_LOG_NOTE_MAX: Final = 80  # a host may add a note about what it dropped
+SPAWN_MAX: Final = 1000
+SPAWN_BYTES: Final = 4 << 20
+_LOG_NOTE_MAX: Final = 200  # a host may add notes about what it dropped
+# A batch stops when it has spawned SPAWN_BYTES, and its last job may have spawned as much again.
+_JOBS_MAX: Final = 2 * SPAWN_BYTES + (1 << 20)
 _HEADER_MAX: Final = 8 << 10
 _HEADER_PER_JOB: Final = 64  # room for a `bad` entry
 _FOREVER_S: Final = 1e9
 
 _ANSWERS: Final = {
-    "ready": frozenset({"op"}),
+    "ready": frozenset({"op", "run_s", "cpu_s"}),
     "refused": frozenset({"op", "message", "line"}),
 }
 _REPORTS: Final = {
-    "part": frozenset({"op", "done", "bad", "out", "log"}),
-    "end": frozenset({"op", "done", "bad", "out", "log", "run_s", "cpu_s", "stop"}),
+    "part": frozenset({"op", "done", "bad", "out", "log", "jobs"}),
+    "end": frozenset({"op", "done", "bad", "out", "log", "jobs", "run_s", "cpu_s", "stop"}),
 }
 _STOPS: Final = {"budget": StopReason.BUDGET, "output": StopReason.OUTPUT}
 
 
-class ProtocolError(Exception):
-    """The child sent something that is no valid frame, or not one that is due now."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a host says to load and check."""
+    """What a host says to load and check, and what it cost."""
 
     error: SourceError | None
+    run_s: float = 0.0
+    cpu_s: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,8 +95,10 @@ class Tally:
     bad: list[Bad] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)
     logs: list[bytes] = field(default_factory=list)
+    spawned: list[Spawned] = field(default_factory=list)
     out_room: int = OUT_MAX
     log_room: int = LOG_MAX + _LOG_NOTE_MAX
+    jobs_room: int = _JOBS_MAX
     run_s: float = 0.0
     cpu_s: float = 0.0
     stop: Stop | None = None
@@ -105,20 +121,29 @@ class Tally:
             log=b"".join(self.logs),
             run_s=self.run_s,
             cpu_s=self.cpu_s,
+            spawned=tuple(self.spawned),
         )
 
 
-def slot_of(handler: Handler) -> str:
-    """The name of a handler within a context; contexts never see a tenant's name."""
-    return f"{handler.name}@{handler.version}"
+def slot_of(handler: Handler, secrets: Mapping[str, str] | None = None) -> str:
+    """The name of a handler within a context; contexts never see a tenant's name.
+
+    A secret that has changed makes it another one, so that the handler is loaded anew.
+    """
+    slot = f"{handler.name}@{handler.version}"
+    if secrets:
+        text = orjson.dumps(dict(secrets), option=orjson.OPT_SORT_KEYS)
+        slot += f"+{hashlib.sha256(text).hexdigest()[:16]}"
+    return slot
 
 
-def encode_load(handler: Handler) -> bytes:
-    return _sources("load", slot_of(handler), handler.definition)
+def encode_load(handler: Handler, secrets: Mapping[str, str] | None = None) -> bytes:
+    head = _sources("load", slot_of(handler, secrets), handler.definition)
+    return _header(head | {"secrets": dict(secrets or {})})
 
 
 def encode_check(definition: Definition) -> bytes:
-    return _sources("check", "", definition)
+    return _header(_sources("check", "", definition))
 
 
 def encode_run(call: Call) -> bytes:
@@ -126,7 +151,7 @@ def encode_run(call: Call) -> bytes:
     return _header(
         {
             "op": "run",
-            "slot": slot_of(call.handler),
+            "slot": slot_of(call.handler, call.secrets),
             "bytes": len(call.data),
             "count": call.count,
             "spans": [(span.post, span.first, span.count) for span in call.spans],
@@ -138,6 +163,9 @@ def encode_run(call: Call) -> bytes:
             "result_max": RESULT_MAX,
             "out_max": OUT_MAX,
             "log_max": LOG_MAX,
+            "spawn_max": SPAWN_MAX,
+            "spawn_bytes": SPAWN_BYTES,
+            "jobs_max": call.jobs_max,
         }
     )
 
@@ -167,11 +195,13 @@ class Decoder:
             return None
         self._head = None
         if head["op"] == "ready":
-            return Answer(error=None)
+            run_s, cpu_s = read_seconds(head["run_s"]), read_seconds(head["cpu_s"])
+            return Answer(error=None, run_s=run_s, cpu_s=cpu_s)
         message = head["message"]
         if type(message) is not str or len(message) > _HEADER_MAX:
             raise ProtocolError("message is no short text")
-        return Answer(error=SourceError(message=message, line=_integer(head, "line", 0, 10**7)))
+        line = read_integer(head, "line", 0, 10**7)
+        return Answer(error=SourceError(message=message, line=line))
 
     def report(self, tally: Tally) -> bool:
         """Add the next part or end of a run to its tally; False while it is incomplete."""
@@ -181,24 +211,28 @@ class Decoder:
             return False
         is_end = head["op"] == "end"
         # A part without progress is refused, or it could hold off the watch on the job for ever.
-        done = _integer(head, "done", tally.done + (not is_end), tally.count)
-        out_size = _integer(head, "out", 0, tally.out_room)
-        log_size = _integer(head, "log", 0, tally.log_room)
-        if len(self._buffer) < out_size + log_size:
+        done = read_integer(head, "done", tally.done + (not is_end), tally.count)
+        out_size = read_integer(head, "out", 0, tally.out_room)
+        log_size = read_integer(head, "log", 0, tally.log_room)
+        jobs_size = read_integer(head, "jobs", 0, tally.jobs_room)
+        if len(self._buffer) < out_size + log_size + jobs_size:
             return False
-        bad = _bad(head["bad"], tally.done, done)
+        bad = read_bad(head["bad"], tally.done, done)
         if is_end:
             _check_end(head, done, tally)
         self._head = None
         out, log = self._take(out_size), self._take(log_size)
         if out.count(b"\n") != done - tally.done or not (out.endswith(b"\n") or out == b""):
             raise ProtocolError("results are not one line for each job")
+        if jobs_size:
+            tally.spawned += read_spawned(self._take(jobs_size), tally.done, done)
         tally.done = done
         tally.bad += bad
         tally.blocks.append(out)
         tally.logs.append(log)
         tally.out_room -= out_size
         tally.log_room -= log_size
+        tally.jobs_room -= jobs_size
         tally.ended = is_end
         return True
 
@@ -229,17 +263,15 @@ class Decoder:
         return taken
 
 
-def _sources(op: str, slot: str, definition: Definition) -> bytes:
-    return _header(
-        {
-            "op": op,
-            "slot": slot,
-            "before": definition.before,
-            "body": definition.body,
-            "beforeEach": definition.beforeEach,
-            "afterEach": definition.afterEach,
-        }
-    )
+def _sources(op: str, slot: str, definition: Definition) -> dict[str, object]:
+    return {
+        "op": op,
+        "slot": slot,
+        "before": definition.before,
+        "body": definition.body,
+        "beforeEach": definition.beforeEach,
+        "afterEach": definition.afterEach,
+    }
 
 
 def _header(head: dict[str, object]) -> bytes:
@@ -248,7 +280,7 @@ def _header(head: dict[str, object]) -> bytes:
 
 def _check_end(head: dict[str, object], done: int, tally: Tally) -> None:
     """Check what only an end has, and note it."""
-    run_s, cpu_s = _seconds(head["run_s"]), _seconds(head["cpu_s"])
+    run_s, cpu_s = read_seconds(head["run_s"]), read_seconds(head["cpu_s"])
     word = head["stop"]
     if done == tally.count:
         if word is not None:
@@ -258,36 +290,3 @@ def _check_end(head: dict[str, object], done: int, tally: Tally) -> None:
     else:
         tally.stop = Stop(reason=_STOPS[word], detail="stopped between two jobs")
     tally.run_s, tally.cpu_s = run_s, cpu_s
-
-
-def _bad(raw: object, first: int, end: int) -> list[Bad]:
-    if type(raw) is not list:
-        raise ProtocolError("bad is no list")
-    found: list[Bad] = []
-    for entry in raw:
-        if type(entry) is not list or len(entry) != 3:
-            raise ProtocolError("an entry of bad has not three fields")
-        index, exitcode, delay = entry
-        if type(index) is not int or not first <= index < end:
-            raise ProtocolError("an index of bad is not one of the jobs just done, in order")
-        if type(exitcode) is not int or exitcode // 100 not in (1, 4, 5):
-            raise ProtocolError("an exitcode of bad is none of 1xx, 4xx, 5xx")
-        found.append(Bad(index, exitcode, None if delay is None else _seconds(delay)))
-        first = index + 1
-    return found
-
-
-def _integer(head: dict[str, object], name: str, low: int, high: int) -> int:
-    value = head[name]
-    if type(value) is not int or not low <= value <= high:
-        raise ProtocolError(f"{name} is no number from {low} to {high}")
-    return value
-
-
-def _seconds(value: object) -> float:
-    # orjson lets no NaN or infinity pass; bool is refused because it is an int in disguise.
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ProtocolError("a time is no number")
-    if not 0 <= value <= _FOREVER_S:
-        raise ProtocolError("a time is no number of seconds that can be")
-    return float(value)

@@ -140,6 +140,7 @@ class Context:
             "bad": self._bad,
             "out": len(block),
             "log": len(logged),
+            "jobs": 0,
         }
         send(header | end, block, logged)
         self._reported, self._reported_at = self._index, monotonic()
@@ -213,6 +214,7 @@ def send(header: dict[str, Any], *blocks: bytes) -> None:
 def prepare(request: dict[str, Any], handlers: dict[str, Handler]) -> dict[str, Any]:
     """Do a `load` or a `check`, which stops short of running anything; return the answer."""
     part = ""
+    started, cpu_started = monotonic(), process_time()
     log.begin(0)
     try:
         code = {}
@@ -226,7 +228,8 @@ def prepare(request: dict[str, Any], handlers: dict[str, Handler]) -> dict[str, 
     except BaseException as error:
         places = trace(error) or [(part, 0, "")]
         return refused(*places[-1][:2], describe(error))
-    return {"op": "ready"}
+    times = {"run_s": monotonic() - started, "cpu_s": process_time() - cpu_started}
+    return {"op": "ready"} | times
 
 
 def refused(part: str, line: int, message: str) -> dict[str, Any]:

@@ -8,25 +8,38 @@ from collections.abc import Callable
 
 import pytest
 
-from runners.base import Bad, StopReason
-from runners.wire import LOG_MAX, OUT_MAX, Decoder, ProtocolError, Tally
+from handlers.definition import Definition, Handler
+from runners.base import Bad, Call, Span, Spawned, StopReason
+from runners.wire import (
+    LOG_MAX,
+    OUT_MAX,
+    SPAWN_BYTES,
+    Decoder,
+    ProtocolError,
+    Tally,
+    encode_check,
+    encode_load,
+    encode_run,
+)
+
+READY = b'{"op": "ready", "run_s": 0.25, "cpu_s": 0.125}\n'
 
 
-def frame(head: dict[str, object], out: bytes = b"", log: bytes = b"") -> bytes:
-    return json.dumps({"out": len(out), "log": len(log)} | head).encode() + b"\n" + out + log
+def frame(head: dict[str, object], *blocks: bytes) -> bytes:
+    names = ("out", "log", "jobs")
+    sizes = dict.fromkeys(names, 0) | {
+        name: len(block) for name, block in zip(names, blocks, strict=False)
+    }
+    return json.dumps(sizes | head).encode() + b"\n" + b"".join(blocks)
 
 
-def part(
-    done: int, bad: object = (), out: bytes = b"", log: bytes = b"", /, **more: object
-) -> bytes:
-    return frame({"op": "part", "done": done, "bad": bad} | more, out, log)
+def part(done: int, bad: object = (), /, *blocks: bytes, **more: object) -> bytes:
+    return frame({"op": "part", "done": done, "bad": bad} | more, *blocks)
 
 
-def end(
-    done: int, bad: object = (), out: bytes = b"", log: bytes = b"", /, **more: object
-) -> bytes:
+def end(done: int, bad: object = (), /, *blocks: bytes, **more: object) -> bytes:
     times = {"run_s": 0.5, "cpu_s": 0, "stop": None}
-    return frame({"op": "end", "done": done, "bad": bad} | times | more, out, log)
+    return frame({"op": "end", "done": done, "bad": bad} | times | more, *blocks)
 
 
 def tally_of(count: int, *frames: bytes, careful: bool = False) -> Tally:
@@ -78,7 +91,7 @@ def test_a_run_may_stop_early_with_a_reason(word: str, reason: StopReason) -> No
         b'{"op": ["part"]}\n',
         b"[" * 8000 + b"\n",
         b"x" * (1 << 20),
-        b'{"op": "ready"}\n',
+        READY,
         part(1, [], b"1\n", extra=1),
         part(0),
         part(4, [], b"1\n2\n3\n4\n"),
@@ -93,6 +106,17 @@ def test_a_run_may_stop_early_with_a_reason(word: str, reason: StopReason) -> No
         part(1, [], b"1\n", out=OUT_MAX + 1),
         part(1, [], b"1\n", out=-2),
         part(1, [], b"1\n", log=LOG_MAX + 1000),
+        part(1, [], b"1\n", b"", b"0 t|x"),
+        part(1, [], b"1\n", b"", b"0 t\n"),
+        part(1, [], b"1\n", b"", b"t|x\n"),
+        part(1, [], b"1\n", b"", b" t|x\n"),
+        part(1, [], b"1\n", b"", b"1 t|x\n"),
+        part(1, [], b"1\n", b"", b"-0 t|x\n"),
+        part(1, [], b"1\n", b"", b"9" * 5000 + b" t|x\n"),
+        part(2, [], b"1\n2\n", b"", b"1 t|x\n0 t|x\n"),
+        part(1, [], b"1\n") + part(2, [], b"2\n", b"", b"0 t|x\n"),
+        part(1, [], b"1\n", jobs=2 * SPAWN_BYTES + (1 << 20) + 1),
+        part(1, [], b"1\n", jobs=-1),
         part(1, None, b"1\n"),
         part(1, {}, b"1\n"),
         part(1, [0], b"1\n"),
@@ -124,6 +148,82 @@ def test_a_run_may_stop_early_with_a_reason(word: str, reason: StopReason) -> No
 def test_anything_else_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         tally_of(3, data)
+
+
+@pytest.mark.checklist("M37")
+def test_spawned_jobs_come_with_the_line_that_spawned_them() -> None:
+    outcome = tally_of(
+        3,
+        part(2, [], b"1\n2\n", b"", b"0 a|x\n0 b@2|y|z\n1 a|\n"),
+        end(3, [], b"3\n", b"log", b"2 a: b|\xff \n"),
+    ).outcome()
+    assert outcome.log == b"log"
+    assert outcome.spawned == (
+        Spawned(0, "a", b"x"),
+        Spawned(0, "b@2", b"y|z"),
+        Spawned(1, "a", b""),
+        Spawned(2, "a: b", b"\xff "),
+    )
+
+
+def test_the_spawned_jobs_of_all_parts_together_are_limited() -> None:
+    lines = b"".join(b"%d t|" % index + b"x" * SPAWN_BYTES + b"\n" for index in range(3))
+    cuts = [lines[at : at + SPAWN_BYTES + 5] for at in range(0, len(lines), SPAWN_BYTES + 5)]
+    tally_of(3, *(part(n + 1, [], b"1\n", b"", cuts[n]) for n in range(2)))
+    with pytest.raises(ProtocolError):
+        tally_of(3, *(part(n + 1, [], b"1\n", b"", cuts[n]) for n in range(3)))
+
+
+def test_an_answer_tells_what_loading_took() -> None:
+    decoder = Decoder()
+    decoder.feed(READY)
+    answer = decoder.answer()
+    assert answer is not None
+    assert (answer.error, answer.run_s, answer.cpu_s) == (None, 0.25, 0.125)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"op": "ready"}\n',
+        b'{"op": "ready", "run_s": -1, "cpu_s": 0}\n',
+        b'{"op": "ready", "run_s": 0, "cpu_s": "0"}\n',
+        b'{"op": "refused", "message": 1, "line": 1}\n',
+        part(1, [], b"1\n"),
+    ],
+)
+def test_any_other_answer_is_refused(data: bytes) -> None:
+    decoder = Decoder()
+    decoder.feed(data)
+    with pytest.raises(ProtocolError):
+        decoder.answer()
+
+
+def test_secrets_travel_with_the_load_alone_and_a_change_makes_another_slot() -> None:
+    definition = Definition(lang="python", body="return 1")
+    handler = Handler(tenant="acme", name="f", version=3, definition=definition)
+    plain = json.loads(encode_load(handler))
+    assert (plain["slot"], plain["secrets"]) == ("f@3", {})
+    slots = set()
+    for value in ("first-value", "second-value"):
+        load = json.loads(encode_load(handler, {"key": value}))
+        call = Call(
+            handler=handler,
+            data=b"1\n",
+            count=1,
+            spans=(Span(post="p", first=0, count=1),),
+            attempt=1,
+            job_timeout_s=1.0,
+            budget_s=1.0,
+            secrets={"key": value},
+        )
+        run = encode_run(call)
+        assert load["secrets"] == {"key": value}
+        assert json.loads(run)["slot"] == load["slot"]
+        assert value not in run.decode() + load["slot"] + repr(call)
+        slots.add(load["slot"])
+    assert len(slots | {"f@3"}) == 3
+    assert "secrets" not in json.loads(encode_check(definition))
 
 
 def test_the_results_of_all_parts_together_are_limited() -> None:
@@ -162,7 +262,8 @@ def test_twenty_thousand_mutated_frames() -> None:
         part(2, [[0, 500, None], [1, 100, 1.5]], b"1\n2\n", b"log"),
         part(1, [], b"1\n") + end(3, [[2, 400, None]], b"2\n3\n", b"x"),
         end(2, [], b"1\n2\n", stop="budget"),
-        b'{"op":"ready"}\n',
+        part(2, [], b"1\n2\n", b"", b"0 a|x\n1 b|y\n"),
+        READY,
         b'{"op":"refused","message":"no","line":3}\n',
     ]
     mutations: list[Callable[[bytearray, int], None]] = [
