@@ -7,8 +7,8 @@ does no work per job.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -38,7 +38,9 @@ class Call:
     `data` holds exactly `count` lines, each ended by a newline. `spans` names them, in order.
     `budget_s` asks the context to stop between two jobs once that much time has passed, so that
     slow work can be shared out; `job_timeout_s` is how long one job may take. `careful` makes
-    the context report after every job, so that the job at fault can be told exactly.
+    the context report after every job, so that the job at fault can be told exactly. `jobs_max`
+    asks it to stop after so many jobs, as if the budget were over. `secrets` are what the handler
+    has declared and may read.
     """
 
     handler: Handler
@@ -49,6 +51,8 @@ class Call:
     job_timeout_s: float
     budget_s: float
     careful: bool = False
+    jobs_max: int | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,18 @@ class Bad:
     index: int
     exitcode: int
     delay_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A job that a job asked for: the line of the one that did, and type and payload as it said.
+
+    Nothing of it has been checked.
+    """
+
+    index: int
+    type: str
+    payload: bytes
 
 
 class StopReason(StrEnum):
@@ -97,7 +113,9 @@ class Outcome:
     Lines `0 .. done-1` have ended: `ok` of them well, the others as listed in `bad` (indices
     strictly increasing, so ok + len(bad) == done). `out` holds `done` lines of JSON, newline-ended:
     the handler's value, or `{"error": …}` for a bad one. `stop` is None exactly when
-    done == call.count. `log` is what the handler printed, bounded.
+    done == call.count. `log` is what the handler printed, bounded. `spawned` are jobs that the
+    jobs in `0 .. done-1` asked for, in their order. `run_s` and `cpu_s` are what the jobs took,
+    `load_s` and `load_cpu_s` what starting and loading took if this call had to wait for it.
     """
 
     done: int
@@ -108,6 +126,9 @@ class Outcome:
     log: bytes = b""
     run_s: float = 0.0
     cpu_s: float = 0.0
+    spawned: tuple[Spawned, ...] = ()
+    load_s: float = 0.0
+    load_cpu_s: float = 0.0
 
 
 def nothing_done(reason: StopReason, detail: str) -> Outcome:
