@@ -185,7 +185,13 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A batch that has ended: what the archive keeps of it and what results are read from."""
+    """A batch that has ended: what the archive keeps of it and what results are read from.
+
+    `run_s` and `cpu_s` are what its jobs took, `beforeEach` and `afterEach` included. `load_s` and
+    `load_cpu_s` are what starting its context and `before` took: charged whole to the first batch
+    with results that the context served, so that sums over batches are exact. A job's share is a
+    jobtype's sum by the number of its jobs.
+    """
 
     id: str
     jobtype: JobType
@@ -203,6 +209,8 @@ class Finished:
     cpu_s: float
     wait_s: float
     handler_version: int
+    load_s: float = 0.0
+    load_cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +242,15 @@ def codes_of(done: Finished) -> Counter[str]:
     codes = Counter(code_of(line.exitcode) for line in done.bad)
     codes["ok"] = done.ok
     return codes
+
+
+def meters_of(done: Finished) -> dict[str, int]:
+    """What a batch has used, in whole microseconds, because only integers add up exactly."""
+    return {
+        "run_us": round(done.run_s * 1e6),
+        "cpu_us": round((done.cpu_s + done.load_cpu_s) * 1e6),
+        "load_us": round(done.load_s * 1e6),
+    }
 
 
 def cut_spans(spans: tuple[Span, ...], lines: int) -> tuple[tuple[Span, ...], tuple[Span, ...]]:

@@ -18,7 +18,7 @@ from queue_service.batch import Finished, State
 from queue_service.errors import BadRequest, NotFound
 from queue_service.ids import job_id
 from queue_service.records import ResultRecord, final_records
-from queue_service.store.base import ResultStore, Seen, Wanted
+from queue_service.store.base import ResultStore, Seen, TypeCounts, Wanted
 
 _BATCHES_PER_READ = 50
 
@@ -138,6 +138,7 @@ class Reader:
                     "jobs_per_s": round(row.jobs_last_minute / 60, 3),
                     "run_s": _percentiles(row.run_s),
                     "wait_s": _percentiles(row.wait_s),
+                    **_used(row),
                 }
                 for row in await self._store.scoreboard(tenant)
             }
@@ -217,6 +218,14 @@ def _as_json(payload: bytes) -> Any:
         return orjson.loads(payload)
     except orjson.JSONDecodeError:
         return payload.decode(errors="replace")
+
+
+def _used(row: TypeCounts) -> dict[str, Any]:
+    """What a jobtype has used in all, and per job: loading is spread over the jobs it served."""
+    jobs = sum(row.codes.values())
+    totals = {f"{name}_s_total": round(used, 6) for name, used in row.used_s.items()}
+    each = {f"{name}_s": round(used / jobs, 9) for name, used in row.used_s.items() if jobs}
+    return totals | {"per_job": each or None}
 
 
 def _percentiles(values: Collection[float]) -> dict[str, float] | None:

@@ -81,6 +81,8 @@ def decide(
         cpu_s=outcome.cpu_s,
         wait_s=max(0.0, (batch.claim_dt - batch.ready_dt).total_seconds()),
         handler_version=version,
+        load_s=outcome.load_s,
+        load_cpu_s=outcome.load_cpu_s,
     )
     successors = list(_attempts(batch, pauses, struck, now))
     if rest:
@@ -130,7 +132,8 @@ def _with_blame(batch: Batch, outcome: Outcome) -> Outcome:
     if stop is None:
         return outcome
     if stop.reason is StopReason.UNLOADABLE:
-        return _all_bad(batch, ERROR, stop.detail)
+        bad = _all_bad(batch, ERROR, stop.detail)
+        return replace(bad, load_s=outcome.load_s, load_cpu_s=outcome.load_cpu_s)
     if stop.blamed is None:
         return outcome
     exitcode, detail = CONTEXT_DIED, stop.detail

@@ -1,4 +1,4 @@
-"""Verdicts on jobs that lose their contexts, or their daemons: strikes, and the shelf for poison."""
+"""Verdicts on jobs that lose their contexts or daemons: strikes, and the shelf for poison."""
 
 from __future__ import annotations
 

@@ -112,13 +112,18 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeCounts:
-    """A jobtype's line of the scoreboard: jobs now, ended attempts so far, recent times."""
+    """A jobtype's line of the scoreboard: jobs now, ended attempts so far, recent times.
+
+    `used_s` is what all attempts have used so far: `run` wall time of the jobs, `load` wall time of
+    starting contexts and of `before`, `cpu` processor time of both.
+    """
 
     type: str
     waiting: int
     deferred: int
     running: int
     codes: Mapping[str, int]
+    used_s: Mapping[str, float]
     run_s: Sequence[float]
     wait_s: Sequence[float]
     jobs_last_minute: int

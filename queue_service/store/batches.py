@@ -20,7 +20,7 @@ from queue_service.batch import Batch, Fence, Finished, NewBatch, Settlement
 from queue_service.store import documents
 from queue_service.store.base import Sysid, Waiting
 from queue_service.store.blobs import INLINE_MAX_BYTES, Blobs
-from queue_service.store.documents import CODES, Document
+from queue_service.store.documents import CODES, METERS, Document
 from queue_service.store.mongo import Mongo
 from runners.base import Span
 
@@ -271,7 +271,7 @@ class MongoBatches:
         fields = {"tenant": 1, "type": 1, "tally": 1}
 
         async def fold(session: AsyncClientSession) -> int:
-            found = self._batches.find(wanted, fields, session=session).hint("tally").limit(limit)
+            found = self._batches.find(wanted, fields, session=session).hint("metered").limit(limit)
             rows = await found.to_list()
             if not rows:
                 return 0
@@ -291,12 +291,12 @@ class MongoBatches:
             UpdateOne(
                 {"_id": f"{jobtype}/{self._slot}"},
                 {
-                    "$inc": {code: codes[code] for code in CODES},
+                    "$inc": {name: sum_[name] for name in CODES + METERS},
                     "$setOnInsert": {"tenant": jobtype.tenant, "type": jobtype.type},
                 },
                 upsert=True,
             )
-            for jobtype, codes in sums.items()
+            for jobtype, sum_ in sums.items()
         ]
 
     async def sweep(self, limit: int) -> int:

@@ -27,6 +27,7 @@ from queue_service.batch import (
     archived_dt,
     code_of,
     codes_of,
+    meters_of,
 )
 from runners.base import Span
 
@@ -37,7 +38,9 @@ _FREE: Document = {"lock": FREE}
 _HELD: Document = {"lock": {"$gte": FIRST_SYSID}}
 _DONE: Document = {"lock": DONE}
 CODES = ("ok", "failed", "retry", "error")
-# A done batch carries its counts by code until they are folded into the counts collection.
+METERS = ("run_us", "cpu_us", "load_us")
+# A done batch carries its counts by code, and what it used, until they are folded into the counts
+# collection.
 _UNFOLDED: Document = {"tally.ok": {"$exists": True}}
 _FOLDED: Document = {"tally.ok": {"$exists": False}}
 
@@ -68,9 +71,9 @@ INDEXES = [
             ("type", 1),
             ("by", 1),
             ("done_dt", 1),
-            *((f"tally.{c}", 1) for c in CODES),
+            *((f"tally.{name}", 1) for name in CODES + METERS),
         ],
-        name="tally",
+        name="metered",
         partialFilterExpression=_UNFOLDED,
     ),
 ]
@@ -136,8 +139,8 @@ def in_state(state: State | None, now: datetime) -> Document:
 
 
 def unfolded_counts(tenant: str) -> list[Document]:
-    """A pipeline that adds up, by type, the ended attempts that are not folded yet."""
-    sums = {code: {"$sum": f"$tally.{code}"} for code in CODES}
+    """A pipeline that adds up, by type, the ended attempts not folded yet and what they used."""
+    sums = {name: {"$sum": f"$tally.{name}"} for name in CODES + METERS}
     return [{"$match": unfolded_of(tenant)}, {"$group": {"_id": "$type", **sums}}]
 
 
@@ -215,10 +218,12 @@ def to_finished(done: Finished, by: str, *, narrowed: bool, out_at: str | None) 
         "ok": done.ok,
         "bad": [[line.index, line.exitcode, line.again] for line in done.bad],
         "codes": sorted(final_codes(done)),
-        "tally": dict.fromkeys(CODES, 0) | codes_of(done),
+        "tally": dict.fromkeys(CODES, 0) | codes_of(done) | meters_of(done),
         "out": Binary(b"" if out_at is not None else done.out),
         "run_s": done.run_s,
         "cpu_s": done.cpu_s,
+        "load_s": done.load_s,
+        "load_cpu_s": done.load_cpu_s,
         "wait_s": done.wait_s,
         "version": done.handler_version,
         "by": by,
@@ -329,6 +334,8 @@ def to_done(document: Mapping[str, Any]) -> Finished:
         cpu_s=document["cpu_s"],
         wait_s=document["wait_s"],
         handler_version=document["version"],
+        load_s=document.get("load_s", 0.0),
+        load_cpu_s=document.get("load_cpu_s", 0.0),
     )
 
 

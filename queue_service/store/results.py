@@ -14,7 +14,7 @@ from queue_service.batch import Finished, State, state_of
 from queue_service.store import documents
 from queue_service.store.base import Seen, TypeCounts, Wanted
 from queue_service.store.blobs import Blobs
-from queue_service.store.documents import CODES, Document
+from queue_service.store.documents import CODES, METERS, Document
 from queue_service.store.mongo import Mongo
 
 _RECENT = timedelta(seconds=60)
@@ -132,7 +132,7 @@ class MongoResults:
                     async for row in cursor:
                         board.add(row["_id"]["type"], row["_id"]["state"], row["jobs"])
                 unfolded = await self._batches.aggregate(
-                    documents.unfolded_counts(tenant), hint="tally", session=session
+                    documents.unfolded_counts(tenant), hint="metered", session=session
                 )
                 async for row in unfolded:
                     board.add_codes(row["_id"], row)
@@ -159,8 +159,9 @@ class _Board:
         row[name] = row.get(name, 0) + jobs
 
     def add_codes(self, type_: str, row: Mapping[str, Any]) -> None:
-        for code in CODES:
-            self.add(type_, code, row[code])
+        for name in CODES + METERS:
+            # What was folded before times were metered has none.
+            self.add(type_, name, row.get(name, 0))
 
     def observe(self, row: Mapping[str, Any]) -> None:
         self._recent.setdefault(row["type"], []).append(row)
@@ -176,6 +177,7 @@ class _Board:
             deferred=counts.get("deferred", 0),
             running=counts.get("running", 0),
             codes={code: counts.get(code, 0) for code in CODES},
+            used_s={name.removesuffix("_us"): counts.get(name, 0) / 1e6 for name in METERS},
             run_s=[row["run_s"] for row in recent],
             wait_s=[row["wait_s"] for row in recent],
             jobs_last_minute=sum(row["n"] for row in recent),

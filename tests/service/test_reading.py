@@ -203,6 +203,7 @@ async def test_the_scoreboard_counts_jobs_now_and_attempts_so_far(read: Read) ->
         assert row.keys() == {
             *("waiting", "deferred", "running", "ok", "failed", "retry", "error"),
             *("jobs_per_s", "run_s", "wait_s"),
+            *("run_s_total", "cpu_s_total", "load_s_total", "per_job"),
         }
         kinds = [read.jobs[id_]["kind"] for id_ in read.ids(type_)]
         assert {code: row[code] for code in ("ok", "failed", "retry", "error")} == {

@@ -267,4 +267,4 @@ async def test_daemons_that_prepare_the_same_database_at_once_do_not_disturb_eac
     async with Mongo(mongod, database, 20.0) as one, Mongo(mongod, database, 20.0) as other:
         await asyncio.gather(*(mongo.prepare() for mongo in (one, other, one, other)))
         names = set(await one.collection("batches").index_information())
-    assert {"claim", "waiting", "held", "job", "results", "purge", "tally"} <= names
+    assert {"claim", "waiting", "held", "job", "results", "purge", "metered"} <= names

@@ -80,6 +80,6 @@ async def test_what_is_not_folded_yet_is_added_up_from_the_index_alone(
     """Or it reads every result block, to count them."""
     await batches.settle([archived(f"q{n}") for n in range(20)])
     done = await watched(mongo, results.scoreboard("acme"))
-    (adding,) = [one for one in done if one["command"].get("hint") == "tally"]
+    (adding,) = [one for one in done if one["command"].get("hint") == "metered"]
     assert cost_of(adding)[1] >= 20
     assert cost_of(adding)[2] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -148,6 +149,28 @@ async def test_a_daemon_leaves_what_is_fresh_to_the_one_that_ended_it(
     await batches.settle([archived("fresh"), archived("lying", done=ago(90.0))])
     assert await rival.fold(100) == 1
     assert await batches.fold(100) == 1
+
+
+@pytest.mark.checklist("M46", "M77")
+async def test_what_was_used_adds_up_to_the_microsecond_through_fold_and_purge(
+    batches: MongoBatches, results: MongoResults
+) -> None:
+    """A third of a second is no binary fraction: sums of floats would depend on their order."""
+    ends = []
+    for n in range(30):
+        end = archived(f"p{n}", done=ago(30.0))
+        assert end.finished is not None
+        load_s = 2.000001 if n % 10 == 0 else 0.0
+        used = replace(end.finished, run_s=1 / 3, cpu_s=0.1, load_s=load_s, load_cpu_s=load_s // 2)
+        ends.append(replace(end, finished=used))
+    await batches.settle(ends)
+    # A load is charged whole to the batch that came first: 3 did, 27 found a warm context.
+    expected = {"run": 9.99999, "cpu": 6.0, "load": 6.000003}
+    for limit in (7, 100, 100):
+        (row,) = await results.scoreboard("acme")
+        assert row.used_s == expected
+        await batches.fold(limit)
+        await batches.purge(10.0, 4)
 
 
 # Purging.

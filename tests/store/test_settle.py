@@ -79,7 +79,15 @@ async def test_results_and_release_are_one_write(mongo: Mongo, batches: MongoBat
     assert (update["op"], change["lock"]) == ("update", DONE)
     assert settlement.finished is not None
     assert change["out"] == settlement.finished.out
-    assert change["tally"] == {"ok": 3, "failed": 0, "retry": 0, "error": 0}
+    assert change["tally"] == {
+        "ok": 3,
+        "failed": 0,
+        "retry": 0,
+        "error": 0,
+        "run_us": 500_000,
+        "cpu_us": 250_000,
+        "load_us": 0,
+    }
 
 
 # Again.
