@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 
 from handlers.names import check_function
+from handlers.urls import InvalidURL, check_url
 
 SOURCE_MAX_BYTES = 1 << 20
 _SCRIPTS = ("before", "beforeEach", "body", "afterEach")
@@ -79,7 +80,20 @@ def define(name: str, raw: Mapping[str, object], langs: Collection[str]) -> Defi
         check_function(text["eid"])
     for field in _SCRIPTS:
         _check_source(field, text.get(field, ""))
+    if text["lang"] == "http":
+        text["body"] = _check_http(text)
     return Definition(**text)
+
+
+def _check_http(text: Mapping[str, str]) -> str:
+    """The body of an http handler: its URL in normal form, and no scripts around it."""
+    for field in _SCRIPTS:
+        if field != "body" and text.get(field):
+            raise InvalidHandler(f"field {field!r} must be empty: a URL has no scripts")
+    try:
+        return str(check_url(text["body"].strip()))
+    except InvalidURL as error:
+        raise InvalidHandler(f"field 'body': {error}") from None
 
 
 def _check_source(field: str, source: str) -> None:

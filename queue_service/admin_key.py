@@ -1,4 +1,7 @@
-"""The operator's key: made at the first start and kept in a file that only its owner can read."""
+"""The keys of this installation: the operator's, and the one that signs calls of URLs.
+
+Each is made at the first start and kept in a file that only its owner can read.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 from queue_service.auth import new_key
 
 FILE_NAME = "admin.key"
+SIGNING_FILE_NAME = "http-signing.key"
 
 
 class AdminKeyUnusable(ValueError):
@@ -16,7 +20,15 @@ class AdminKeyUnusable(ValueError):
 
 def admin_key(data: Path) -> str:
     """Read DATA/admin.key, or make it."""
-    path = data / FILE_NAME
+    return _kept(data / FILE_NAME)
+
+
+def signing_key(data: Path) -> str:
+    """Read DATA/http-signing.key, or make it."""
+    return _kept(data / SIGNING_FILE_NAME)
+
+
+def _kept(path: Path) -> str:
     if not path.exists():
         _make(path)
     key = path.read_text().strip()
@@ -27,7 +39,7 @@ def admin_key(data: Path) -> str:
 
 def _make(path: Path) -> None:
     """Put a whole file in place, or none; of two daemons that start together one wins."""
-    temporary = path.with_name(f"{FILE_NAME}.{os.getpid()}")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:

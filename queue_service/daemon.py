@@ -21,7 +21,7 @@ import structlog
 from aiohttp import web
 
 from queue_service import clock, scheduler
-from queue_service.admin_key import admin_key
+from queue_service.admin_key import admin_key, signing_key
 from queue_service.api.app import make_app
 from queue_service.api.services import Services
 from queue_service.auth import Keys
@@ -50,6 +50,11 @@ from queue_service.store.results import MongoResults
 from queue_service.store.tenants import MongoTenants
 from queue_service.verdict import RetryPolicy
 from queue_service.waiters import Waiters
+from runners.by_lang import Runners
+from runners.http.guard import exceptions_of
+from runners.http.runner import HttpRunner
+from runners.http.settings import HttpSettings
+from runners.http.signing import tenant_secret
 from runners.process import ProcessRunner
 from runners.settings import RunnerSettings
 
@@ -98,8 +103,12 @@ class Daemon:
         self._sysid = await self._reserve(MongoDaemons(mongo), stack)
         journals = Journals(s.data / "journal", _journal_settings(s))
         self._journals = await stack.enter_async_context(journals)
-        self._runner = ProcessRunner(_runner_settings(s))
+        self._signing_key = s.http_signing_key or signing_key(s.data)
+        http = HttpRunner(_http_settings(s, self._signing_key), lambda: clock.now().timestamp())
+        self._runner = Runners([ProcessRunner(_runner_settings(s)), http])
         stack.push_async_callback(self._runner.close)
+        if s.http_allow_private:
+            log.warning("http.private_allowed", entries=list(s.http_allow_private))
         self._wire(mongo)
 
     async def _reserve(self, daemons: MongoDaemons, stack: AsyncExitStack) -> Sysid:
@@ -156,6 +165,7 @@ class Daemon:
             handler_cache=cache,
             tenants=tenants,
             runner=self._runner,
+            signing_secret=lambda tenant: tenant_secret(self._signing_key, tenant),
             defaults=defaults,
             body_max_bytes=s.body_max_bytes,
             wait_max_s=s.wait_max_s,
@@ -263,6 +273,19 @@ def _runner_settings(s: Settings) -> RunnerSettings:
         idle_s=s.context_idle_s,
         max_jobs_per_context=s.context_jobs_max,
         memory_max_bytes=s.context_memory_bytes,
+    )
+
+
+def _http_settings(s: Settings, key: str) -> HttpSettings:
+    return HttpSettings(
+        signing_key=key,
+        exceptions=exceptions_of(s.http_allow_private),
+        denied_ports=frozenset({s.port} - {0}),
+        connect_s=s.http_connect_s,
+        requests_max=s.http_requests,
+        tenant_requests_max=s.http_tenant_requests,
+        host_requests_max=s.http_host_requests,
+        answer_max_bytes=s.http_answer_bytes,
     )
 
 

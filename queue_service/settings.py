@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from runners.http.guard import exceptions_of
 
 PREFIX = "HEARTH_"
 CONFIG_FILE = "HEARTH_CONFIG"
@@ -25,6 +35,16 @@ _TEN_YEARS_S = 10 * 366 * 86400
 
 Seconds = Annotated[float, Field(gt=0, le=_TEN_YEARS_S)]
 Count = Annotated[int, Field(ge=1)]
+
+
+def _listed(value: object) -> object:
+    """A list, which the environment can only give as one text with commas."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
 class InvalidSettings(ValueError):
@@ -90,11 +110,30 @@ class Settings(BaseModel):
     poll_every_s: Seconds = Field(0.5, description="how often an idle daemon looks for work")
     drain_s: Seconds = Field(25, description="how long a stopping daemon lets batches finish")
 
+    # Calling URLs
+    http_allow_private: Texts = Field(
+        (), description="host:port or networks that http handlers may call though not public"
+    )
+    http_signing_key: str = Field(
+        "", description="signs calls of URLs; empty reads or creates DATA/http-signing.key"
+    )
+    http_connect_s: Seconds = Field(3, description="longest wait for a connection to a URL's host")
+    http_requests: Count = Field(32, description="most requests to URLs at once")
+    http_tenant_requests: Count = Field(16, description="… of one tenant")
+    http_host_requests: Count = Field(8, description="… of one tenant to one host")
+    http_answer_bytes: Count = Field(16 * MIB, description="largest answer; a job's share is 1 MiB")
+
     # Retries
     retries: int = Field(10, ge=0, description="attempts after the first")
     retry_base_s: Seconds = Field(5, description="backoff: upper end of the first pause")
     retry_cap_s: Seconds = Field(900, description="backoff: upper end of any pause")
     retry_window_s: Seconds = Field(6 * 3600, description="age at which retrying ends")
+
+    @field_validator("http_allow_private")
+    @classmethod
+    def _can_be_read(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
+        exceptions_of(entries)
+        return entries
 
     @model_validator(mode="after")
     def _relations(self) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from queue_service.api import admin, handlers, jobs, results
+from queue_service.api import admin, handlers, jobs, results, signing
 from queue_service.api.answers import json_response
 from queue_service.api.problems import expectation, guarded
 from queue_service.api.services import SERVICES, Services, services
@@ -60,6 +60,7 @@ ROUTES = [
     web.get("/v1/{tenant}/results", results.list_),
     web.get("/v1/{tenant}/results/{id}", results.get),
     web.get("/v1/{tenant}/scoreboard", results.scoreboard),
+    web.get("/v1/{tenant}/signing-key", signing.get),
     # Health.
     web.get("/livez", livez),
     web.get("/readyz", readyz),

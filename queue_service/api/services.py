@@ -34,6 +34,7 @@ class Services:
     handler_cache: HandlerCache
     tenants: TenantStore
     runner: Runner
+    signing_secret: Callable[[str], str]
     defaults: Defaults
     body_max_bytes: int
     wait_max_s: float
