@@ -16,6 +16,7 @@ DEFAULTS = load({}, {}).settings
 UNITS = ("_s", "_bytes", "_gb")
 COUNTS = {"port", "contexts", "retries", "lines_max", "batch_jobs"}
 COUNTS |= {"context_jobs_max", "journal_open_files"}
+COUNTS |= {"http_requests", "http_tenant_requests", "http_host_requests"}
 
 # Each relation: values with which it just holds, and with which it is just broken.
 RELATIONS: list[tuple[str, dict[str, float], dict[str, float]]] = [
@@ -137,7 +138,7 @@ def test_only_our_own_variables_are_read() -> None:
 
 def test_every_setting_can_come_from_the_environment() -> None:
     environ = {
-        f"HEARTH_{name.upper()}": str(value)
+        f"HEARTH_{name.upper()}": ",".join(value) if isinstance(value, list) else str(value)
         for name, value in DEFAULTS.model_dump(mode="json").items()
     }
     loaded = load({}, environ)
